@@ -1,0 +1,123 @@
+# `make help` lists the targets. All output goes under build/ and dist/, nothing beside the sources.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := all
+MAKEFLAGS += --no-builtin-rules
+
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+ifeq ($(filter -j%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(JOBS) --output-sync=target
+endif
+
+# ---- native ---------------------------------------------------------------------------------------
+
+CXX := $(if $(filter default undefined,$(origin CXX)),g++,$(CXX))
+OPTIMISE ?= -O3
+# SANITIZE=address,undefined or SANITIZE=thread builds beside the normal library.
+SANITIZE ?=
+BUILD ?= build/cpu$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
+comma := ,
+
+CXXFLAGS += -std=c++20 $(OPTIMISE) -g -fPIC -fvisibility=hidden -ffp-contract=off -pthread -Inative -Itest/native \
+            -Wall -Wextra -Wconversion -Werror $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+LDFLAGS += -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE))
+
+# Instruction sets above the baseline: only these files may use them, and only behind run-time dispatch.
+MACHINE := $(shell uname -m)
+ifneq ($(filter x86_64 amd64,$(MACHINE)),)
+ISA_avx2 := -mavx2 -mfma -mf16c
+ISA_avx512 := $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
+endif
+
+CPU_ROOMS := native/abi native/runtime native/model native/quant native/backend/cpu
+SOURCES := $(foreach room,$(CPU_ROOMS),$(shell find $(room) -name '*.cpp'))
+TEST_SOURCES := $(filter %_test.cpp,$(SOURCES)) $(wildcard test/native/*.cpp)
+BENCH_SOURCES := $(filter %_bench.cpp,$(SOURCES))
+LIBRARY_SOURCES := $(filter-out $(TEST_SOURCES) $(BENCH_SOURCES),$(SOURCES))
+
+LIBRARY_OBJECTS := $(LIBRARY_SOURCES:%.cpp=$(BUILD)/%.o)
+TEST_OBJECTS := $(TEST_SOURCES:%.cpp=$(BUILD)/%.o)
+LIBRARY := $(BUILD)/libds4-cpu.so
+NATIVE_TEST := $(BUILD)/ds4-native-test
+
+.PHONY: all cpu ts test test-native test-unit test-golden test-e2e test-fault lint format docs bench clean help compiler
+
+all: ts cpu ## build the command line and the CPU library (the default)
+
+cpu: $(LIBRARY) ## build the native CPU library
+
+compiler:
+	@command -v $(firstword $(CXX)) >/dev/null || { echo "ds4: no C++ compiler '$(CXX)' here; install it with: apt-get install g++" >&2; exit 1; }
+
+$(BUILD)/%.o: %.cpp Makefile | compiler
+	@mkdir -p $(@D)
+	@echo "c++ $<"
+	@$(CXX) $(CXXFLAGS) $(if $(findstring _avx512,$<),$(ISA_avx512),$(if $(findstring _avx2,$<),$(ISA_avx2))) -MMD -MP -c -o $@ $<
+
+# Linked aside and renamed, so that a running ds4 keeps the file it has mapped.
+$(LIBRARY): $(LIBRARY_OBJECTS)
+	@echo "link $@"
+	@$(CXX) -shared -Wl,-soname,$(@F) $(LDFLAGS) -o $@.new $^ && mv -f $@.new $@
+
+$(NATIVE_TEST): $(LIBRARY_OBJECTS) $(TEST_OBJECTS)
+	@echo "link $@"
+	@$(CXX) $(LDFLAGS) -o $@ $^
+
+-include $(LIBRARY_OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d)
+
+# ---- TypeScript -----------------------------------------------------------------------------------
+
+# npm rewrites this file at each install, so it is newer than the lock file exactly when nothing has changed.
+node_modules/.package-lock.json: package-lock.json package.json
+	@command -v npm >/dev/null || { echo "ds4: no npm here; install Node.js 20 or newer with npm" >&2; exit 1; }
+	npm ci --no-fund --no-audit --loglevel=error
+	@touch $@
+
+dist/cli/main.js: node_modules/.package-lock.json tsconfig.json tsconfig.build.json $(shell find src -name '*.ts')
+	npm run --silent build
+	@touch $@
+
+ts: dist/cli/main.js ## build the command line (TypeScript)
+
+# ---- checks ---------------------------------------------------------------------------------------
+
+test: all $(NATIVE_TEST) lint ## run every test and the linters
+	$(NATIVE_TEST)
+	npx vitest run
+
+test-native: $(NATIVE_TEST) ## run the native tests (SANITIZE=address,undefined or thread to instrument them)
+	$(NATIVE_TEST)
+
+test-unit: node_modules/.package-lock.json ## run the tests that need no build
+	npm run --silent test
+
+test-golden: all ## compare logits, layers and choices with the reference data
+	npx vitest run --project golden
+
+test-e2e: all ## drive the real program
+	npx vitest run --project e2e
+
+test-fault: all ## make calls fail, one at a time
+	npx vitest run --project fault
+
+lint: node_modules/.package-lock.json ## type check, eslint, prettier
+	npm run --silent check
+	npm run --silent lint
+
+format: node_modules/.package-lock.json ## rewrite sources in house style
+	npm run --silent format
+
+docs: all ## regenerate the generated parts of docs/
+	npx tsx tools/docs.ts
+
+bench: all ## compare with a peer in the same run (installs it under bench/)
+	npm ci --prefix bench --no-fund --no-audit --loglevel=error
+	node bench/cpu.mjs
+
+clean: ## remove everything that was built
+	rm -rf build dist
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 16
