@@ -1,0 +1,125 @@
+#include "backend/cpu/cpu_device.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include <sys/mman.h>
+
+#include "backend/cpu/instruction_set.h"
+#include "backend/cpu/thread_pool.h"
+#include "failure.h"
+
+namespace ds4::backend::cpu {
+
+namespace {
+
+struct CloseFile {
+    void operator()(FILE *file) const { std::fclose(file); }
+};
+using File = std::unique_ptr<FILE, CloseFile>;
+
+File open_to_read(const char *path) {
+    return File(std::fopen(path, "re"));
+}
+
+struct Memory {
+    uint64_t total = 0;
+    uint64_t available = 0;
+    uint64_t swap = 0;
+};
+
+/* The number behind `key` in a file of "key number" lines, or 0. */
+uint64_t read_number(const char *path, const char *key) {
+    const File file = open_to_read(path);
+    char       line[256];
+    const size_t length = std::strlen(key);
+    while (file != nullptr && std::fgets(line, sizeof line, file.get()) != nullptr) {
+        uint64_t value = 0;
+        if (std::strncmp(line, key, length) == 0 && std::sscanf(line + length, "%" SCNu64, &value) == 1) {
+            return value;
+        }
+    }
+    return 0;
+}
+
+/* What the machine has, cut to the limit of the process's control group. */
+Memory read_memory() {
+    Memory memory;
+    memory.total = read_number("/proc/meminfo", "MemTotal:") * 1024;
+    memory.available = read_number("/proc/meminfo", "MemAvailable:") * 1024;
+    memory.swap = read_number("/proc/meminfo", "SwapTotal:") * 1024;
+
+    const uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "");
+    if (limit != 0 && limit < memory.total) {
+        const uint64_t used = read_number("/sys/fs/cgroup/memory.current", "");
+        const uint64_t cache = read_number("/sys/fs/cgroup/memory.stat", "inactive_file ");
+        const uint64_t taken = used - std::min(used, cache);
+        memory.total = limit;
+        memory.available = std::min(memory.available, limit - std::min(limit, taken));
+    }
+    return memory;
+}
+
+std::string processor_name() {
+    const File file = open_to_read("/proc/cpuinfo");
+    char       line[512];
+    while (file != nullptr && std::fgets(line, sizeof line, file.get()) != nullptr) {
+        const char *colon = std::strchr(line, ':');
+        if (colon != nullptr && (std::strncmp(line, "model name", 10) == 0 || std::strncmp(line, "Model", 5) == 0)) {
+            std::string name(colon + 1);
+            name.erase(0, name.find_first_not_of(" \t"));
+            name.erase(name.find_last_not_of(" \t\n") + 1);
+            return name;
+        }
+    }
+    return "processor";
+}
+
+std::string in_mib(uint64_t bytes) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / 1048576.0);
+    return text;
+}
+
+} // namespace
+
+DeviceInfo CpuDevice::info() const {
+    const Memory memory = read_memory();
+    return {
+        .kind = DeviceKind::host,
+        .name = processor_name(),
+        .arch = instruction_set_name(widest_instruction_set()),
+        .core_count = usable_processors(),
+        .total_bytes = memory.total,
+        .free_bytes = memory.available,
+    };
+}
+
+Allocation CpuDevice::allocate(size_t bytes, std::string_view what) {
+    if (bytes == 0) {
+        return {};
+    }
+    /* Fresh pages are zero and cost nothing until they are touched. More than the machine could ever hold would be
+     * granted by some systems, and end the process later. */
+    const Memory memory = read_memory();
+    void        *data = MAP_FAILED;
+    if (memory.total == 0 || bytes <= memory.total + memory.swap) {
+        data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    }
+    if (data == MAP_FAILED) {
+        throw Failure(DS4_E_NO_MEMORY, "cannot allocate host memory for " + std::string(what) + ": needs " +
+                                           in_mib(bytes) + ", " + in_mib(memory.available) + " of " +
+                                           in_mib(memory.total) + " free; try a smaller --ctx or close other programs");
+    }
+    return {this, data, bytes};
+}
+
+void CpuDevice::release(void *data, size_t bytes) noexcept {
+    munmap(data, bytes);
+}
+
+} // namespace ds4::backend::cpu

@@ -1,0 +1,337 @@
+/* ds4.h: the one boundary between the control plane (TypeScript) and the data plane.
+ *
+ * Rules that hold for every call:
+ * - Structs start with their own `size`, set by the caller; fields are only ever appended.
+ * - Every pointer carries its length in the comment beside it. Nothing is passed by value, nothing is
+ *   allocated on one side and freed on the other, and there are no callbacks.
+ * - A call returns DS4_OK or a status, and then leaves one sentence in the caller's `ds4_error`.
+ * - The library never prints, never ends the process and never reads a file format or the environment.
+ * - Handles are not thread-safe: one call at a time per model, its sessions included. The exception is
+ *   the telemetry block, which any thread may read and whose cancel word any thread may set.
+ */
+#ifndef DS4_H
+#define DS4_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define DS4_API __attribute__((visibility("default")))
+#else
+#define DS4_API
+#endif
+
+#define DS4_ABI_VERSION 1u
+
+typedef int32_t ds4_status;
+enum {
+    DS4_OK = 0,
+    DS4_E_ARGUMENT = 1,    /* the caller broke the contract; nothing was changed */
+    DS4_E_NO_MEMORY = 2,   /* host or device memory; the sentence has need and free */
+    DS4_E_IO = 3,          /* a file could not be opened, mapped or read */
+    DS4_E_UNSUPPORTED = 4, /* a tensor type or shape this backend has no code for */
+    DS4_E_DEVICE = 5,      /* no such device, or it failed */
+    DS4_E_CANCELLED = 6,   /* the cancel word was set; the session stands where it stood before the call */
+    DS4_E_NON_FINITE = 7,  /* NaN or infinity in the logits; the session stands where it stood before the call */
+    DS4_E_BUSY = 8,        /* a lock is held by another process */
+    DS4_E_INTERNAL = 9
+};
+
+/* Where a failed call leaves its sentence. The caller owns `text`; the callee always ends it with
+ * NUL and never writes past `capacity` bytes. */
+typedef struct ds4_error {
+    uint32_t size;
+    uint32_t capacity; /* bytes of text */
+    char    *text;     /* [capacity] */
+} ds4_error;
+
+DS4_API uint32_t ds4_abi_version(void);
+
+/* Layout of one struct of this header, for bindings to check themselves against: sizeof, then the
+ * offset of each field in declaration order. `name` is the typedef's name. Returns the number of
+ * values (1 + fields), 0 for an unknown name; writes at most `capacity` of them. */
+DS4_API uint32_t ds4_abi_layout(const char *name, uint32_t *values /* [capacity] */, uint32_t capacity);
+
+/* ---- devices ------------------------------------------------------------------------------- */
+
+enum { DS4_DEVICE_HOST = 0, DS4_DEVICE_DISCRETE = 1, DS4_DEVICE_INTEGRATED = 2, DS4_DEVICE_SIMULATED = 3 };
+
+typedef struct ds4_device_info {
+    uint32_t size;
+    uint32_t kind;        /* DS4_DEVICE_* */
+    uint32_t index;       /* what ds4_load_plan.device takes */
+    uint32_t core_count;  /* hardware threads of a host, multiprocessors of a GPU */
+    uint64_t total_bytes;
+    uint64_t free_bytes;
+    char     name[128];
+    char     arch[64];    /* host: the widest instruction set this library will use */
+} ds4_device_info;
+
+/* Fills up to `capacity` entries (each with `size` set by the caller) and sets *count to the number there are. */
+DS4_API ds4_status ds4_devices(ds4_device_info *devices /* [capacity] */, uint32_t capacity, uint32_t *count,
+                               ds4_error *error);
+
+/* ---- telemetry ----------------------------------------------------------------------------- */
+
+/* A block of atomic 64-bit words, alive until closed, that the other calls write while they run. */
+enum {
+    DS4_WORD_CANCEL = 0,      /* set to non-zero by the caller: stop soon; the caller clears it */
+    DS4_WORD_PHASE = 1,       /* DS4_PHASE_* */
+    DS4_WORD_BYTES_DONE = 2,
+    DS4_WORD_BYTES_TOTAL = 3,
+    DS4_WORD_LAYER = 4,       /* layer being evaluated */
+    DS4_WORD_LAYER_COUNT = 5,
+    DS4_WORD_TOKENS_DONE = 6, /* tokens evaluated since the model was opened */
+    DS4_WORD_EVALS = 7,       /* ds4_eval calls that succeeded */
+    DS4_WORD_COUNT = 32       /* the rest is reserved and zero */
+};
+enum { DS4_PHASE_IDLE = 0, DS4_PHASE_LOAD = 1, DS4_PHASE_EVAL = 2 };
+
+typedef struct ds4_telemetry ds4_telemetry;
+DS4_API ds4_status ds4_telemetry_open(ds4_telemetry **telemetry, ds4_error *error);
+DS4_API uint64_t  *ds4_telemetry_words(ds4_telemetry *telemetry); /* [DS4_WORD_COUNT], valid until closed */
+DS4_API void       ds4_telemetry_close(ds4_telemetry *telemetry);
+
+/* ---- model --------------------------------------------------------------------------------- */
+
+/* What a tensor is. Numbers are stable; docs/architecture.md lists the GGUF names. */
+enum {
+    DS4_ROLE_TOKEN_EMBEDDING = 0,
+    DS4_ROLE_OUTPUT = 1,
+    DS4_ROLE_OUTPUT_NORM = 2,
+    DS4_ROLE_OUTPUT_HC_FN = 3,
+    DS4_ROLE_OUTPUT_HC_BASE = 4,
+    DS4_ROLE_OUTPUT_HC_SCALE = 5,
+    /* per layer */
+    DS4_ROLE_HC_ATTN_FN = 16,
+    DS4_ROLE_HC_ATTN_BASE = 17,
+    DS4_ROLE_HC_ATTN_SCALE = 18,
+    DS4_ROLE_HC_FFN_FN = 19,
+    DS4_ROLE_HC_FFN_BASE = 20,
+    DS4_ROLE_HC_FFN_SCALE = 21,
+    DS4_ROLE_ATTN_NORM = 22,
+    DS4_ROLE_ATTN_Q_A = 23,
+    DS4_ROLE_ATTN_Q_A_NORM = 24,
+    DS4_ROLE_ATTN_Q_B = 25,
+    DS4_ROLE_ATTN_KV = 26,
+    DS4_ROLE_ATTN_KV_A_NORM = 27,
+    DS4_ROLE_ATTN_SINKS = 28,
+    DS4_ROLE_ATTN_OUTPUT_A = 29,
+    DS4_ROLE_ATTN_OUTPUT_B = 30,
+    DS4_ROLE_COMPRESSOR_KV = 31,
+    DS4_ROLE_COMPRESSOR_GATE = 32,
+    DS4_ROLE_COMPRESSOR_APE = 33,
+    DS4_ROLE_COMPRESSOR_NORM = 34,
+    DS4_ROLE_INDEXER_Q_B = 35,
+    DS4_ROLE_INDEXER_PROJ = 36,
+    DS4_ROLE_INDEXER_COMPRESSOR_KV = 37,
+    DS4_ROLE_INDEXER_COMPRESSOR_GATE = 38,
+    DS4_ROLE_INDEXER_COMPRESSOR_APE = 39,
+    DS4_ROLE_INDEXER_COMPRESSOR_NORM = 40,
+    DS4_ROLE_FFN_NORM = 41,
+    DS4_ROLE_ROUTER = 42,
+    DS4_ROLE_ROUTER_BIAS = 43,
+    DS4_ROLE_ROUTER_HASH = 44,
+    DS4_ROLE_EXPERT_GATE = 45,
+    DS4_ROLE_EXPERT_UP = 46,
+    DS4_ROLE_EXPERT_DOWN = 47,
+    DS4_ROLE_SHARED_GATE = 48,
+    DS4_ROLE_SHARED_UP = 49,
+    DS4_ROLE_SHARED_DOWN = 50
+};
+
+typedef struct ds4_tensor {
+    uint32_t size;
+    uint32_t role;      /* DS4_ROLE_* */
+    int32_t  layer;     /* -1 for tensors outside the layers */
+    uint32_t type;      /* ggml type id */
+    uint32_t file;      /* index into ds4_model_args.paths */
+    uint32_t dim_count; /* 1..4 */
+    uint64_t dims[4];   /* fastest first, unused ones 1 */
+    uint64_t offset;    /* bytes from the start of the file */
+    uint64_t bytes;     /* exactly what type and dims need */
+} ds4_tensor;
+
+/* Hyper-parameters. Names follow the metadata keys. */
+typedef struct ds4_shape {
+    uint32_t     size;
+    uint32_t     layer_count;
+    uint32_t     embedding;            /* hidden size E */
+    uint32_t     vocab;
+    uint32_t     head_count;
+    uint32_t     head_dim;             /* D: key length = value length */
+    uint32_t     rope_dims;            /* R: the last R of a head are rotated */
+    uint32_t     q_rank;
+    uint32_t     output_groups;
+    uint32_t     output_rank;          /* per group */
+    uint32_t     window;               /* raw rows a query sees, its own included */
+    uint32_t     indexer_heads;
+    uint32_t     indexer_dim;
+    uint32_t     indexer_top_k;
+    uint32_t     expert_count;
+    uint32_t     expert_used;
+    uint32_t     expert_shared;
+    uint32_t     expert_width;
+    uint32_t     hash_layers;          /* the first hash_layers layers route by token id */
+    uint32_t     hc_count;             /* residual streams */
+    uint32_t     sinkhorn_iterations;
+    uint32_t     normalise_weights;    /* 1: the chosen experts' weights sum to 1 before scaling */
+    uint32_t     round_trips;          /* 1: KV rows pass FP8, indexer values FP4, as the model was trained */
+    float        rms_epsilon;
+    float        hc_epsilon;
+    float        rope_base;            /* layers without compression */
+    float        compress_rope_base;   /* layers with compression, with YaRN below */
+    float        yarn_factor;
+    float        yarn_beta_fast;
+    float        yarn_beta_slow;
+    float        expert_scale;
+    uint32_t     reserved;
+    uint64_t     yarn_original_context;
+    const uint32_t *compress_ratio;    /* [layer_count] 0, 4 or another window length */
+    const float    *clamp_routed;      /* [layer_count] SwiGLU limit of routed experts */
+    const float    *clamp_shared;      /* [layer_count] */
+} ds4_shape;
+
+enum { DS4_ARITHMETIC_FAST = 0, DS4_ARITHMETIC_EXACT = 1 };
+enum { DS4_SOURCE_MMAP = 0, DS4_SOURCE_READ = 1 };
+
+typedef struct ds4_load_plan {
+    uint32_t size;
+    uint32_t device;       /* index from ds4_devices */
+    uint32_t thread_count; /* 0: as many as the process may use */
+    uint32_t arithmetic;   /* EXACT: float32 throughout, slower; FAST: 8-bit activations against quantised weights */
+    uint32_t source;       /* how weights reach memory */
+    uint32_t warm;         /* 1: touch every weight page before the call returns */
+    uint32_t layer_first;  /* the slice of layers this model evaluates, inclusive */
+    uint32_t layer_last;
+    uint32_t has_embedding; /* 1: tokens come in; 0: hidden states come in */
+    uint32_t has_head;      /* 1: logits go out */
+    uint32_t instruction_set; /* host backends: DS4_ISA_*; AUTO takes the widest the processor has */
+    uint32_t reserved;
+} ds4_load_plan;
+enum { DS4_ISA_AUTO = 0, DS4_ISA_PLAIN = 1, DS4_ISA_AVX2 = 2, DS4_ISA_AVX512 = 3 };
+
+typedef struct ds4_model_args {
+    uint32_t             size;
+    uint32_t             path_count;
+    uint32_t             tensor_count;
+    uint32_t             reserved;
+    const char *const   *paths;        /* [path_count] the GGUF files */
+    const uint64_t      *path_bytes;   /* [path_count] sizes the tensor table was checked against */
+    const ds4_tensor    *tensors;      /* [tensor_count] all tensors of the slice */
+    const ds4_shape     *shape;
+    const ds4_load_plan *plan;
+    ds4_telemetry       *telemetry;    /* outlives the model */
+} ds4_model_args;
+
+typedef struct ds4_model ds4_model;
+typedef struct ds4_session ds4_session;
+
+/* Maps (or reads) the weights and builds the graph. Reports bytes through the telemetry block. */
+DS4_API ds4_status ds4_model_open(const ds4_model_args *args, ds4_model **model, ds4_error *error);
+DS4_API void       ds4_model_close(ds4_model *model); /* after all its sessions; NULL is allowed */
+
+typedef struct ds4_model_info {
+    uint32_t size;
+    uint32_t thread_count;
+    uint32_t instruction_set;  /* DS4_ISA_* in use */
+    uint32_t reserved;
+    uint64_t weight_bytes;     /* of the slice */
+    uint64_t mapped_bytes;     /* of those, reached through a file mapping */
+} ds4_model_info;
+DS4_API ds4_status ds4_model_describe(ds4_model *model, ds4_model_info *info, ds4_error *error);
+
+/* ---- session: one timeline ------------------------------------------------------------------ */
+
+typedef struct ds4_session_args {
+    uint32_t size;
+    uint32_t prefill_chunk;    /* most tokens of one ds4_eval; also how far back ds4_rewind reaches for free */
+    uint64_t context;          /* most positions */
+    uint32_t checkpoint_count; /* how many ds4_checkpoint states are kept; the oldest goes first */
+    uint32_t reserved;
+} ds4_session_args;
+
+DS4_API ds4_status ds4_session_open(ds4_model *model, const ds4_session_args *args, ds4_session **session,
+                                    ds4_error *error);
+DS4_API void       ds4_session_close(ds4_session *session);
+
+typedef struct ds4_session_sizes {
+    uint32_t size;
+    uint32_t reserved;
+    uint64_t kv_bytes;        /* windows, compressed rows, indexer rows, compressor inputs, at full context */
+    uint64_t workspace_bytes; /* activations of one chunk */
+    uint64_t checkpoint_bytes; /* of one checkpoint */
+} ds4_session_sizes;
+DS4_API ds4_status ds4_session_measure(ds4_session *session, ds4_session_sizes *sizes, ds4_error *error);
+
+/* Values that a caller may ask to see while they are computed: what each layer did, for comparison with a
+ * reference and for traces of expert choices. One record: ds4_tap_record, then `value_count` floats. */
+enum {
+    DS4_TAP_HIDDEN = 1 << 0,         /* streams after a layer [hc, E] */
+    DS4_TAP_ATTN_OUT = 1 << 1,       /* attention block output before the hc post step [E] */
+    DS4_TAP_FFN_OUT = 1 << 2,        /* [E] */
+    DS4_TAP_EXPERTS = 1 << 3,        /* chosen ids, then their weights [2 * used] */
+    DS4_TAP_COMPRESSED_ROW = 1 << 4, /* a compressed KV row as stored [D]; position = its row index */
+    DS4_TAP_INDEXER_SCORES = 1 << 5, /* scores of all visible rows */
+    DS4_TAP_INDEXER_ROWS = 1 << 6    /* selected row indices, ascending */
+};
+typedef struct ds4_tap_record {
+    uint32_t kind;        /* one DS4_TAP_* bit */
+    uint32_t layer;
+    uint64_t position;
+    uint32_t value_count; /* floats that follow */
+    uint32_t reserved;
+} ds4_tap_record;
+
+typedef struct ds4_eval_args {
+    uint32_t       size;
+    uint32_t       token_count;      /* 1..prefill_chunk */
+    const int32_t *tokens;           /* [token_count]; needed by slices without embedding too: hash layers route by id */
+    uint64_t       position;         /* absolute index of tokens[0]; must be the session's position */
+    const float   *hidden_in;        /* [token_count, hc, E]; only for slices without embedding */
+    float         *hidden_out;       /* [token_count, hc, E] or NULL: streams after the last layer of the slice */
+    float         *logits;           /* [logits_rows, vocab] or NULL: all logits of the last logits_rows tokens */
+    uint32_t       logits_rows;      /* 0..token_count */
+    uint32_t       candidate_count;  /* 0..vocab: best tokens of the last row; 0 with logits_rows 0 skips the head */
+    float         *candidate_logit;  /* [candidate_count], descending; ties: lower id first */
+    int32_t       *candidate_id;     /* [candidate_count] */
+    uint32_t       tap_mask;         /* DS4_TAP_* bits; 0: none */
+    uint32_t       reserved;
+    void          *tap;              /* [tap_bytes], 8-byte aligned: records one after another, each padded to 8 bytes */
+    uint64_t       tap_bytes;
+} ds4_eval_args;
+
+typedef struct ds4_eval_result {
+    uint32_t size;
+    uint32_t candidate_count; /* filled */
+    uint64_t position;        /* of the session after the call */
+    uint64_t tap_bytes;       /* needed by all records; more than args.tap_bytes means that the last ones are missing */
+} ds4_eval_result;
+
+/* Evaluates tokens at the session's position and moves it. Chunking never changes a value: any split of the
+ * same tokens gives the same bits. On any failure the session stands where it stood. */
+DS4_API ds4_status ds4_eval(ds4_session *session, const ds4_eval_args *args, ds4_eval_result *result,
+                            ds4_error *error);
+
+/* Remembers the present position, so that ds4_rewind can come back to it exactly. */
+DS4_API ds4_status ds4_checkpoint(ds4_session *session, ds4_error *error);
+
+/* Goes back to the latest state at or before `position` that can be had exactly: any of the last prefill_chunk
+ * positions, or a checkpoint, or 0. *reached says which; the caller evaluates the rest again. */
+DS4_API ds4_status ds4_rewind(ds4_session *session, uint64_t position, uint64_t *reached, ds4_error *error);
+
+/* ---- the lock file --------------------------------------------------------------------------- */
+
+typedef struct ds4_lock ds4_lock;
+/* Opens `path` (mode 0600 if new), takes an exclusive advisory lock without waiting and writes the pid.
+ * DS4_E_BUSY: held by another process; *holder_pid is what the file says, 0 if nothing. The file is never removed. */
+DS4_API ds4_status ds4_lock_acquire(const char *path, ds4_lock **lock, uint64_t *holder_pid, ds4_error *error);
+DS4_API void       ds4_lock_release(ds4_lock *lock);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
