@@ -1,0 +1,54 @@
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "abi/guard.h"
+#include "abi/sized_struct.h"
+#include "backend/ops.h"
+
+namespace ds4::abi {
+
+namespace {
+
+template <size_t N> void copy_text(char (&to)[N], const std::string &text) {
+    const size_t bytes = std::min(text.size(), N - 1);
+    std::memcpy(to, text.data(), bytes);
+    to[bytes] = '\0';
+}
+
+ds4_device_info describe(uint32_t index) {
+    const backend::DeviceInfo known = backend::open_device(index)->info();
+    ds4_device_info           info{};
+    info.kind = static_cast<uint32_t>(known.kind);
+    info.index = index;
+    info.core_count = known.core_count;
+    info.total_bytes = known.total_bytes;
+    info.free_bytes = known.free_bytes;
+    copy_text(info.name, known.name);
+    copy_text(info.arch, known.arch);
+    return info;
+}
+
+} // namespace
+
+} // namespace ds4::abi
+
+ds4_status ds4_devices(ds4_device_info *devices, uint32_t capacity, uint32_t *count, ds4_error *error) {
+    using namespace ds4;
+    return abi::guarded(error, [&] {
+        if (count == nullptr || (devices == nullptr && capacity > 0)) {
+            throw Failure(DS4_E_ARGUMENT, "devices or count is NULL");
+        }
+        *count = backend::device_count();
+        const uint32_t filled = std::min(capacity, *count);
+        if (filled == 0) {
+            return;
+        }
+        abi::check_size(devices, "devices");
+        const uint32_t stride = abi::read_size(devices);
+        auto          *at = reinterpret_cast<unsigned char *>(devices);
+        for (uint32_t i = 0; i < filled; ++i, at += stride) {
+            abi::write_struct(reinterpret_cast<ds4_device_info *>(at), abi::describe(i), "devices");
+        }
+    });
+}

@@ -1,0 +1,110 @@
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "abi/guard.h"
+#include "abi/handles.h"
+#include "abi/sized_struct.h"
+#include "backend/ops.h"
+
+namespace ds4::abi {
+
+namespace {
+
+/* The caller's arguments in this library's own structs. */
+struct ModelArgs {
+    std::vector<runtime::WeightFile>    files;
+    std::vector<ds4_tensor>             tensors;
+    ds4_shape                           shape;
+    ds4_load_plan                       plan;
+    std::shared_ptr<runtime::Telemetry> telemetry;
+};
+
+void check_choice(const char *name, uint32_t value, uint32_t most) {
+    if (value > most) {
+        throw Failure(DS4_E_ARGUMENT, std::string(name) + " is " + std::to_string(value) +
+                                          ", which this library does not know");
+    }
+}
+
+ModelArgs read_args(const ds4_model_args *given) {
+    const ds4_model_args args = read_struct(given, "ds4_model_args");
+    if (args.telemetry == nullptr || args.paths == nullptr || args.path_bytes == nullptr || args.tensors == nullptr) {
+        throw Failure(DS4_E_ARGUMENT, "telemetry, paths, path_bytes or tensors of ds4_model_args is NULL");
+    }
+    ModelArgs known;
+    known.telemetry = args.telemetry->block;
+    known.shape = read_struct(args.shape, "ds4_shape");
+    known.plan = read_struct(args.plan, "ds4_load_plan");
+    known.tensors = read_structs(args.tensors, args.tensor_count, "ds4_tensor");
+    for (uint32_t i = 0; i < args.path_count; ++i) {
+        if (args.paths[i] == nullptr) {
+            throw Failure(DS4_E_ARGUMENT, "path " + std::to_string(i) + " is NULL");
+        }
+        known.files.push_back({args.paths[i], args.path_bytes[i]});
+    }
+    check_choice("arithmetic", known.plan.arithmetic, DS4_ARITHMETIC_EXACT);
+    check_choice("source", known.plan.source, DS4_SOURCE_READ);
+    check_choice("warm", known.plan.warm, 1);
+    check_choice("instruction_set", known.plan.instruction_set, DS4_ISA_AVX512);
+    return known;
+}
+
+std::shared_ptr<model::Model> load(const ModelArgs &args) {
+    const runtime::PhaseScope phase(*args.telemetry, DS4_PHASE_LOAD);
+    const model::Shape        shape = model::Shape::checked(args.shape);
+    const model::Slice        slice = model::Slice::checked(args.plan, shape);
+    args.telemetry->poll_cancel("loading the model");
+    args.telemetry->set(DS4_WORD_TOKENS_DONE, 0);
+    args.telemetry->set(DS4_WORD_EVALS, 0);
+    backend::Backend backend = backend::open_backend({
+        .device = args.plan.device,
+        .threads = args.plan.thread_count,
+        .exact = args.plan.arithmetic == DS4_ARITHMETIC_EXACT,
+        .instruction_set = args.plan.instruction_set,
+    });
+    const model::WeightSources sources{
+        .files = args.files,
+        .tensors = args.tensors,
+        .source = args.plan.source == DS4_SOURCE_READ ? runtime::WeightSource::read : runtime::WeightSource::mmap,
+        .warm = args.plan.warm == 1,
+    };
+    return std::make_shared<model::Model>(std::move(backend), shape, slice, sources, args.telemetry);
+}
+
+} // namespace
+
+} // namespace ds4::abi
+
+ds4_status ds4_model_open(const ds4_model_args *args, ds4_model **model, ds4_error *error) {
+    using namespace ds4;
+    return abi::guarded(error, [&] {
+        if (model == nullptr) {
+            throw Failure(DS4_E_ARGUMENT, "model is NULL");
+        }
+        *model = nullptr;
+        auto opened = std::make_unique<ds4_model>();
+        opened->loaded = std::make_shared<abi::LoadedModel>();
+        opened->loaded->thread.run([&] { opened->loaded->model = abi::load(abi::read_args(args)); });
+        *model = opened.release();
+    });
+}
+
+void ds4_model_close(ds4_model *model) { const std::unique_ptr<ds4_model> owned(model); }
+
+ds4_status ds4_model_describe(ds4_model *model, ds4_model_info *info, ds4_error *error) {
+    using namespace ds4;
+    return abi::guarded(error, [&] {
+        if (model == nullptr) {
+            throw Failure(DS4_E_ARGUMENT, "model is NULL");
+        }
+        const model::Model &known = *model->loaded->model;
+        ds4_model_info      filled{};
+        filled.thread_count = known.backend().threads;
+        filled.instruction_set = known.backend().instruction_set;
+        filled.weight_bytes = known.store().weight_bytes();
+        filled.mapped_bytes = known.store().mapped_bytes();
+        abi::write_struct(info, filled, "ds4_model_info");
+    });
+}

@@ -1,0 +1,39 @@
+/* A loaded slice of a model on one backend. */
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "backend/ops.h"
+#include "model/graph.h"
+#include "model/rope_tables.h"
+#include "model/shape.h"
+#include "model/weights.h"
+#include "runtime/telemetry.h"
+
+namespace ds4::model {
+
+class Model {
+public:
+    Model(backend::Backend backend, Shape shape, Slice slice, const WeightSources &sources,
+          std::shared_ptr<runtime::Telemetry> telemetry);
+    Model(const Model &) = delete;
+    Model &operator=(const Model &) = delete;
+
+    const Shape                &shape() const { return shape_; }
+    const Slice                &slice() const { return slice_; }
+    const backend::Backend     &backend() const { return backend_; }
+    const runtime::WeightStore &store() const { return weights_.store(); }
+    runtime::Telemetry         &telemetry() const { return *telemetry_; }
+    Graph                       graph() const { return {shape_, slice_, weights_, ropes_, *telemetry_}; }
+
+private:
+    std::shared_ptr<runtime::Telemetry> telemetry_;
+    backend::Backend                    backend_;
+    Shape                               shape_;
+    Slice                               slice_;
+    RopeTables                          ropes_;
+    Weights                             weights_;
+};
+
+} // namespace ds4::model

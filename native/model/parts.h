@@ -1,0 +1,74 @@
+/* The parts of a layer, one file each. Every part reads and writes the workspace of the batch; what goes from one part to
+ * the next is named there. */
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backend/ops.h"
+#include "model/shape.h"
+#include "model/taps.h"
+#include "model/weights.h"
+#include "model/workspace.h"
+#include "runtime/kv_cache.h"
+
+namespace ds4::model {
+
+/* Tokens on their way through the layers. */
+struct Batch {
+    backend::Ops            &ops;
+    const Shape             &shape;
+    Workspace               &work;
+    Taps                    &taps;
+    std::span<const int32_t> token_ids;
+    uint64_t                 position;     /* of the first token */
+    std::span<float>         score_buffer; /* [context / 4], when indexer scores are tapped */
+
+    int64_t  tokens() const { return static_cast<int64_t>(token_ids.size()); }
+    uint64_t end() const { return position + token_ids.size(); }
+};
+
+struct Layer {
+    int64_t                       index;
+    const LayerWeights           &weights;
+    const backend::ExpertAddress *experts; /* [expert_count] */
+    const runtime::LayerKv       &kv;
+    backend::Rope                 rope;
+};
+
+/* hyper_connection.cpp: the residual streams before and after a sublayer. */
+void collapse_streams(const Batch &batch, const HyperConnectionWeights &weights, const float *norm);
+void spread_over_streams(const Batch &batch);
+
+/* attention_query.cpp: everything that is projected from the sublayer's input, queries, and the window row. */
+void project_attention_input(const Batch &batch, const Layer &layer);
+void make_queries(const Batch &batch, const Layer &layer);
+void push_window_rows(const Batch &batch, const Layer &layer);
+
+/* compressor.cpp: compressed rows of windows that close in this batch, for attention and for the indexer. */
+void compress(const Batch &batch, const Layer &layer);
+
+/* indexer.cpp. Whether the indexer has to choose; if not, every query of the batch sees every row it may see. */
+bool indexer_chooses(const Batch &batch, const Layer &layer);
+void select_rows(const Batch &batch, const Layer &layer);
+
+/* attention.cpp: the attention sublayer, from streams to streams. */
+void attention_sublayer(const Batch &batch, const Layer &layer);
+
+/* router.cpp: expert ids and weights. */
+void route(const Batch &batch, const Layer &layer);
+
+/* experts.cpp: the FFN sublayer, from streams to streams. */
+void expert_sublayer(const Batch &batch, const Layer &layer);
+
+/* head.cpp. */
+struct HeadRequest {
+    int64_t            logits_rows; /* of the last tokens */
+    float             *logits;      /* [logits_rows, vocab] or nullptr */
+    std::span<float>   candidate_logit;
+    std::span<int32_t> candidate_id;
+};
+/* Fills what is asked for. Returns the index of the first token whose logits are not all finite, or -1. */
+int64_t run_head(const Batch &batch, const HeadWeights &weights, const HeadRequest &request);
+
+} // namespace ds4::model

@@ -1,0 +1,176 @@
+#include "model/weights.h"
+
+#include <algorithm>
+
+#include "failure.h"
+#include "model/hash_table.h"
+#include "quant/dequantise.h"
+#include "runtime/carver.h"
+
+namespace ds4::model {
+
+namespace {
+
+uint64_t value_count(const ExpectedTensor &tensor) {
+    return static_cast<uint64_t>(tensor.columns) * static_cast<uint64_t>(tensor.rows);
+}
+
+int64_t row_bytes(quant::Type type, int64_t columns) {
+    const quant::BlockLayout block = quant::block_layout(type);
+    return columns / block.values * block.bytes;
+}
+
+runtime::WeightStore load(backend::Backend &backend, std::span<const ExpectedTensor> expected,
+                          const WeightSources &sources, std::vector<quant::Type> &types,
+                          runtime::Telemetry &telemetry) {
+    std::vector<runtime::WeightRange> ranges;
+    const std::vector<size_t>         matched = match_tensors(expected, sources.tensors, *backend.ops);
+    for (size_t i = 0; i < matched.size(); ++i) {
+        const ds4_tensor &tensor = sources.tensors[matched[i]];
+        types.push_back(static_cast<quant::Type>(tensor.type));
+        ranges.push_back({tensor.file, tensor.offset, tensor.bytes, tensor_name(expected[i].role, expected[i].layer)});
+    }
+    return {*backend.device, sources.files, ranges, sources.source, telemetry};
+}
+
+} // namespace
+
+Weights::Weights(backend::Backend &backend, const Shape &shape, const Slice &slice, const WeightSources &sources,
+                 runtime::Telemetry &telemetry)
+    : first_(slice.first), expected_(expected_tensors(shape, slice)),
+      store_(load(backend, expected_, sources, types_, telemetry)),
+      experts_(static_cast<size_t>(slice.layers()), static_cast<size_t>(shape.expert_count)) {
+    copy_small(*backend.device, shape);
+    if (slice.embedding) {
+        embedding_ = matrix(DS4_ROLE_TOKEN_EMBEDDING, -1);
+    }
+    for (int64_t layer = slice.first; layer <= slice.last; ++layer) {
+        layers_.push_back(bind_layer(shape, layer));
+    }
+    if (slice.head) {
+        head_.hc = bind_hyper_connection(DS4_ROLE_OUTPUT_HC_FN, DS4_ROLE_OUTPUT_HC_BASE, DS4_ROLE_OUTPUT_HC_SCALE, -1);
+        head_.norm = vector(DS4_ROLE_OUTPUT_NORM, -1);
+        head_.output = matrix(DS4_ROLE_OUTPUT, -1);
+    }
+    place_experts(shape, slice);
+    if (sources.warm) {
+        store_.warm(telemetry);
+    }
+}
+
+void Weights::copy_small(backend::Device &device, const Shape &shape) {
+    copies_.resize(expected_.size());
+    const auto place = [&](runtime::Carver carver) {
+        for (size_t i = 0; i < expected_.size(); ++i) {
+            if (expected_[i].kind == TensorKind::vector || expected_[i].kind == TensorKind::hash) {
+                static_assert(sizeof(float) == sizeof(int32_t));
+                copies_[i] = reinterpret_cast<const std::byte *>(carver.take<float>(value_count(expected_[i])));
+            }
+        }
+        return carver.bytes();
+    };
+    small_ = device.allocate(place(runtime::Carver()), "norms and routing tables");
+    place(runtime::Carver(small_.as<std::byte>()));
+
+    for (size_t i = 0; i < expected_.size(); ++i) {
+        if (copies_[i] == nullptr) {
+            continue;
+        }
+        std::byte *const to = small_.as<std::byte>() + (copies_[i] - small_.as<std::byte>());
+        const size_t     values = value_count(expected_[i]);
+        if (expected_[i].kind == TensorKind::vector) {
+            quant::dequantise_row(types_[i], store_.address(i), expected_[i].columns, reinterpret_cast<float *>(to));
+        } else {
+            copy_hash_table(store_.address(i), {reinterpret_cast<int32_t *>(to), values}, expected_[i].columns,
+                            shape.expert_count, tensor_name(expected_[i].role, expected_[i].layer));
+        }
+    }
+}
+
+size_t Weights::find(uint32_t role, int64_t layer) const {
+    const auto found = std::find_if(expected_.begin(), expected_.end(), [&](const ExpectedTensor &tensor) {
+        return tensor.role == role && tensor.layer == layer;
+    });
+    if (found == expected_.end()) {
+        throw Failure(DS4_E_INTERNAL, "the catalogue has no " + tensor_name(role, layer));
+    }
+    return static_cast<size_t>(found - expected_.begin());
+}
+
+backend::Matrix Weights::matrix(uint32_t role, int64_t layer) const {
+    const size_t          index = find(role, layer);
+    const ExpectedTensor &tensor = expected_[index];
+    return {types_[index], tensor.rows, tensor.columns, row_bytes(types_[index], tensor.columns),
+            store_.address(index)};
+}
+
+const float *Weights::vector(uint32_t role, int64_t layer) const {
+    return reinterpret_cast<const float *>(copies_[find(role, layer)]);
+}
+
+const int32_t *Weights::hash(uint32_t role, int64_t layer) const {
+    return reinterpret_cast<const int32_t *>(copies_[find(role, layer)]);
+}
+
+HyperConnectionWeights Weights::bind_hyper_connection(uint32_t fn, uint32_t base, uint32_t scale, int64_t layer) const {
+    return {matrix(fn, layer), vector(base, layer), vector(scale, layer)};
+}
+
+LayerWeights Weights::bind_layer(const Shape &shape, int64_t layer) const {
+    LayerWeights bound;
+    bound.hc_attn =
+        bind_hyper_connection(DS4_ROLE_HC_ATTN_FN, DS4_ROLE_HC_ATTN_BASE, DS4_ROLE_HC_ATTN_SCALE, layer);
+    bound.attn_norm = vector(DS4_ROLE_ATTN_NORM, layer);
+    bound.q_a = matrix(DS4_ROLE_ATTN_Q_A, layer);
+    bound.q_a_norm = vector(DS4_ROLE_ATTN_Q_A_NORM, layer);
+    bound.q_b = matrix(DS4_ROLE_ATTN_Q_B, layer);
+    bound.kv = matrix(DS4_ROLE_ATTN_KV, layer);
+    bound.kv_norm = vector(DS4_ROLE_ATTN_KV_A_NORM, layer);
+    bound.sinks = vector(DS4_ROLE_ATTN_SINKS, layer);
+    bound.output_a = matrix(DS4_ROLE_ATTN_OUTPUT_A, layer);
+    bound.output_b = matrix(DS4_ROLE_ATTN_OUTPUT_B, layer);
+
+    if (shape.ratio(layer) != 0) {
+        bound.compressor = {matrix(DS4_ROLE_COMPRESSOR_KV, layer), matrix(DS4_ROLE_COMPRESSOR_GATE, layer),
+                            matrix(DS4_ROLE_COMPRESSOR_APE, layer), vector(DS4_ROLE_COMPRESSOR_NORM, layer)};
+    }
+    if (shape.has_indexer(layer)) {
+        bound.indexer_compressor = {
+            matrix(DS4_ROLE_INDEXER_COMPRESSOR_KV, layer), matrix(DS4_ROLE_INDEXER_COMPRESSOR_GATE, layer),
+            matrix(DS4_ROLE_INDEXER_COMPRESSOR_APE, layer), vector(DS4_ROLE_INDEXER_COMPRESSOR_NORM, layer)};
+        bound.indexer_q_b = matrix(DS4_ROLE_INDEXER_Q_B, layer);
+        bound.indexer_proj = matrix(DS4_ROLE_INDEXER_PROJ, layer);
+    }
+
+    bound.hc_ffn = bind_hyper_connection(DS4_ROLE_HC_FFN_FN, DS4_ROLE_HC_FFN_BASE, DS4_ROLE_HC_FFN_SCALE, layer);
+    bound.ffn_norm = vector(DS4_ROLE_FFN_NORM, layer);
+    bound.router = matrix(DS4_ROLE_ROUTER, layer);
+    if (shape.routes_by_hash(layer)) {
+        bound.router_hash = hash(DS4_ROLE_ROUTER_HASH, layer);
+    } else {
+        bound.router_bias = vector(DS4_ROLE_ROUTER_BIAS, layer);
+    }
+    bound.gate_up_type = types_[find(DS4_ROLE_EXPERT_GATE, layer)];
+    bound.down_type = types_[find(DS4_ROLE_EXPERT_DOWN, layer)];
+    if (shape.expert_shared > 0) {
+        bound.shared_gate = matrix(DS4_ROLE_SHARED_GATE, layer);
+        bound.shared_up = matrix(DS4_ROLE_SHARED_UP, layer);
+        bound.shared_down = matrix(DS4_ROLE_SHARED_DOWN, layer);
+    }
+    return bound;
+}
+
+void Weights::place_experts(const Shape &shape, const Slice &slice) {
+    for (int64_t layer = slice.first; layer <= slice.last; ++layer) {
+        const backend::Matrix gate = matrix(DS4_ROLE_EXPERT_GATE, layer);
+        const backend::Matrix up = matrix(DS4_ROLE_EXPERT_UP, layer);
+        const backend::Matrix down = matrix(DS4_ROLE_EXPERT_DOWN, layer);
+        for (int64_t expert = 0; expert < shape.expert_count; ++expert) {
+            experts_.at(static_cast<size_t>(layer - slice.first), static_cast<size_t>(expert)) = {
+                gate.data + expert * gate.rows * gate.row_bytes, up.data + expert * up.rows * up.row_bytes,
+                down.data + expert * down.rows * down.row_bytes};
+        }
+    }
+}
+
+} // namespace ds4::model

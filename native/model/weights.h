@@ -1,0 +1,111 @@
+/* The tensors of a slice as the graph uses them: matrices where the weight store has them, small vectors and hash tables as
+ * copies in the form that kernels read. */
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/ops.h"
+#include "model/catalogue.h"
+#include "model/shape.h"
+#include "runtime/expert_table.h"
+#include "runtime/telemetry.h"
+#include "runtime/weight_store.h"
+
+namespace ds4::model {
+
+struct HyperConnectionWeights {
+    backend::Matrix fn;
+    const float    *base = nullptr;
+    const float    *scale = nullptr;
+};
+
+struct CompressorWeights {
+    backend::Matrix kv;
+    backend::Matrix gate;
+    backend::Matrix ape;
+    const float    *norm = nullptr;
+};
+
+struct LayerWeights {
+    HyperConnectionWeights hc_attn;
+    const float           *attn_norm = nullptr;
+    backend::Matrix        q_a;
+    const float           *q_a_norm = nullptr;
+    backend::Matrix        q_b;
+    backend::Matrix        kv;
+    const float           *kv_norm = nullptr;
+    const float           *sinks = nullptr;
+    backend::Matrix        output_a;
+    backend::Matrix        output_b;
+
+    CompressorWeights compressor; /* layers with a ratio */
+    CompressorWeights indexer_compressor;
+    backend::Matrix   indexer_q_b; /* ratio 4 */
+    backend::Matrix   indexer_proj;
+
+    HyperConnectionWeights hc_ffn;
+    const float           *ffn_norm = nullptr;
+    backend::Matrix        router;
+    const float           *router_bias = nullptr; /* [experts], layers that route by score */
+    const int32_t         *router_hash = nullptr; /* [vocab, used], layers that route by token id */
+    quant::Type            gate_up_type = quant::Type::f32;
+    quant::Type            down_type = quant::Type::f32;
+    backend::Matrix        shared_gate; /* with a shared expert */
+    backend::Matrix        shared_up;
+    backend::Matrix        shared_down;
+};
+
+struct HeadWeights {
+    HyperConnectionWeights hc;
+    const float           *norm = nullptr;
+    backend::Matrix        output;
+};
+
+struct WeightSources {
+    std::span<const runtime::WeightFile> files;
+    std::span<const ds4_tensor>          tensors;
+    runtime::WeightSource                source;
+    bool                                 warm;
+};
+
+class Weights {
+public:
+    /* Finds, checks and loads everything the slice needs; failures as match_tensors and WeightStore say. */
+    Weights(backend::Backend &backend, const Shape &shape, const Slice &slice, const WeightSources &sources,
+            runtime::Telemetry &telemetry);
+
+    const backend::Matrix         &embedding() const { return embedding_; }
+    const HeadWeights             &head() const { return head_; }
+    const LayerWeights            &layer(int64_t layer) const { return layers_[static_cast<size_t>(layer - first_)]; }
+    const backend::ExpertAddress  *experts(int64_t layer) const {
+        return experts_.layer(static_cast<size_t>(layer - first_));
+    }
+    const runtime::WeightStore &store() const { return store_; }
+
+private:
+    size_t                find(uint32_t role, int64_t layer) const;
+    backend::Matrix       matrix(uint32_t role, int64_t layer) const;
+    const float          *vector(uint32_t role, int64_t layer) const;
+    const int32_t        *hash(uint32_t role, int64_t layer) const;
+
+    void                   copy_small(backend::Device &device, const Shape &shape);
+    LayerWeights           bind_layer(const Shape &shape, int64_t layer) const;
+    HyperConnectionWeights bind_hyper_connection(uint32_t fn, uint32_t base, uint32_t scale, int64_t layer) const;
+    void                   place_experts(const Shape &shape, const Slice &slice);
+
+    int64_t                      first_;
+    std::vector<ExpectedTensor>  expected_;
+    std::vector<quant::Type>     types_; /* of expected_ */
+    runtime::WeightStore         store_;
+    backend::Allocation          small_;
+    std::vector<const std::byte *> copies_; /* of expected_: in small_, or nullptr */
+    backend::Matrix              embedding_;
+    HeadWeights                  head_;
+    std::vector<LayerWeights>    layers_;
+    runtime::ExpertTable         experts_;
+};
+
+} // namespace ds4::model

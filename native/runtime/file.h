@@ -1,0 +1,80 @@
+/* Files that are only read: opening, whole reads, and the size they must keep. */
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <sys/types.h>
+
+namespace ds4::runtime {
+
+/* What reading needs of a file. A test puts one in whose reads come short, are interrupted or fail. */
+class ByteSource {
+public:
+    virtual ~ByteSource() = default;
+
+    /* As pread(2): bytes read, 0 at the end, -1 with errno. */
+    virtual ssize_t read_some(void *to, size_t bytes, uint64_t offset) const = 0;
+    /* Names the file in sentences. */
+    virtual const std::string &path() const = 0;
+};
+
+/* Fills `to` from `offset`, whatever pieces the reads come in. Throws Failure(DS4_E_IO) with path, offset and cause; an end
+ * of file before the last byte is a failure. */
+void read_fully(const ByteSource &source, std::span<std::byte> to, uint64_t offset);
+
+/* A regular file, opened read-only and closed on exec. */
+class ReadOnlyFile : public ByteSource {
+public:
+    /* Throws Failure(DS4_E_IO) when it cannot be opened, is no regular file, or has not `expected_bytes`. */
+    ReadOnlyFile(std::string path, uint64_t expected_bytes);
+    ~ReadOnlyFile() override;
+    ReadOnlyFile(ReadOnlyFile &&other) noexcept;
+    ReadOnlyFile &operator=(ReadOnlyFile &&) = delete;
+    ReadOnlyFile(const ReadOnlyFile &) = delete;
+    ReadOnlyFile &operator=(const ReadOnlyFile &) = delete;
+
+    ssize_t            read_some(void *to, size_t bytes, uint64_t offset) const override;
+    const std::string &path() const override { return path_; }
+    uint64_t           bytes() const { return bytes_; }
+    int                descriptor() const { return descriptor_; }
+
+    /* Throws Failure(DS4_E_IO) when the file is now shorter than it was: reading a mapping past the new end would end the
+     * process with SIGBUS. The check narrows that window; it cannot close it, and a library must not install a signal
+     * handler to do so. Weights that were read instead of mapped are not concerned. */
+    void check_not_shrunk() const;
+
+private:
+    std::string path_;
+    uint64_t    bytes_ = 0;
+    int         descriptor_ = -1;
+};
+
+/* A shared read-only mapping of part of a file. */
+class FileMapping {
+public:
+    FileMapping() = default;
+    /* `offset` need not be at a page boundary. Throws Failure(DS4_E_IO). */
+    FileMapping(const ReadOnlyFile &file, uint64_t offset, uint64_t bytes);
+    ~FileMapping();
+    FileMapping(FileMapping &&other) noexcept;
+    FileMapping &operator=(FileMapping &&other) noexcept;
+    FileMapping(const FileMapping &) = delete;
+    FileMapping &operator=(const FileMapping &) = delete;
+
+    /* Address of a byte of the file, which must lie inside the mapping. */
+    const std::byte *at(uint64_t offset) const { return base_ + (offset - start_); }
+
+private:
+    void swap(FileMapping &other) noexcept;
+
+    std::byte *base_ = nullptr;
+    uint64_t   start_ = 0; /* file offset of base_ */
+    uint64_t   bytes_ = 0;
+};
+
+uint64_t page_bytes();
+
+} // namespace ds4::runtime

@@ -1,0 +1,145 @@
+#include "runtime/weight_store.h"
+
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include <unistd.h>
+
+#include "check.h"
+#include "runtime/failure_test.h"
+#include "runtime/host_device_test.h"
+#include "runtime/temporary_file_test.h"
+
+using namespace ds4;
+using namespace ds4::runtime;
+
+namespace {
+
+bool holds(const WeightStore &store, std::span<const WeightRange> ranges, const std::vector<std::byte> &bytes) {
+    for (size_t i = 0; i < ranges.size(); ++i) {
+        if (std::memcmp(store.address(i), bytes.data() + ranges[i].offset, ranges[i].bytes) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Three ranges, in no order, the second at a byte that no kernel could read numbers from. */
+std::vector<WeightRange> three_ranges() { return {{0, 40000, 9000, "c"}, {0, 12345, 777, "b"}, {0, 64, 5000, "a"}}; }
+
+} // namespace
+
+TEST(mapped_and_read_weights_are_the_same_bytes) {
+    const std::vector<std::byte>   bytes = test::counting_bytes(50000);
+    const test::TemporaryFile      file(bytes);
+    const std::vector<WeightFile>  files = {{file.path(), bytes.size()}};
+    const std::vector<WeightRange> ranges = three_ranges();
+    test::HostDevice               device;
+    Telemetry                      telemetry;
+
+    const WeightStore mapped(device, files, ranges, WeightSource::mmap, telemetry);
+    const WeightStore read(device, files, ranges, WeightSource::read, telemetry);
+
+    CHECK(holds(mapped, ranges, bytes));
+    CHECK(holds(read, ranges, bytes));
+    CHECK(mapped.weight_bytes() == 9000 + 777 + 5000);
+    CHECK(read.weight_bytes() == mapped.weight_bytes());
+    CHECK(read.mapped_bytes() == 0);
+    CHECK(telemetry.get(DS4_WORD_BYTES_DONE) == read.weight_bytes());
+    CHECK(telemetry.get(DS4_WORD_BYTES_TOTAL) == read.weight_bytes());
+}
+
+TEST(a_range_at_an_odd_byte_is_copied_to_an_aligned_address) {
+    const std::vector<std::byte>   bytes = test::counting_bytes(50000);
+    const test::TemporaryFile      file(bytes);
+    const std::vector<WeightFile>  files = {{file.path(), bytes.size()}};
+    const std::vector<WeightRange> ranges = three_ranges();
+    test::HostDevice               device;
+    Telemetry                      telemetry;
+
+    const WeightStore store(device, files, ranges, WeightSource::mmap, telemetry);
+
+    CHECK(store.mapped_bytes() == 9000 + 5000);
+    for (size_t i = 0; i < ranges.size(); ++i) {
+        CHECK(reinterpret_cast<uintptr_t>(store.address(i)) % 4 == 0);
+    }
+}
+
+TEST(only_files_with_needed_ranges_are_opened) {
+    const std::vector<std::byte>   bytes = test::counting_bytes(1000);
+    const test::TemporaryFile      file(bytes);
+    const std::vector<WeightFile>  files = {{"/nonexistent/first-half.gguf", 4096}, {file.path(), bytes.size()}};
+    const std::vector<WeightRange> ranges = {{1, 32, 96, "blk.7.attn_norm.weight"}};
+    test::HostDevice               device;
+    Telemetry                      telemetry;
+
+    const WeightStore store(device, files, ranges, WeightSource::mmap, telemetry);
+
+    CHECK(holds(store, ranges, bytes));
+}
+
+TEST(a_range_outside_its_file_is_refused_also_when_its_end_wraps) {
+    const test::TemporaryFile     file(test::counting_bytes(1000));
+    const std::vector<WeightFile> files = {{file.path(), 1000}};
+    test::HostDevice              device;
+    Telemetry                     telemetry;
+    const uint64_t                top = std::numeric_limits<uint64_t>::max();
+    const std::vector<WeightRange> bad = {{0, 1000, 1, "x"},     {0, 900, 101, "x"}, {0, uint64_t{1} << 40, 8, "x"},
+                                          {0, top - 31, 64, "x"}, {0, 32, top - 8, "x"}, {1, 0, 1, "x"}};
+    for (const WeightRange &range : bad) {
+        const test::Outcome outcome =
+            test::outcome_of([&] { WeightStore(device, files, {&range, 1}, WeightSource::mmap, telemetry); });
+
+        CHECK(outcome.status == DS4_E_ARGUMENT);
+        CHECK(outcome.says("tensor x"));
+    }
+}
+
+TEST(warming_counts_every_byte_and_stops_when_cancelled) {
+    const std::vector<std::byte>   bytes = test::counting_bytes(50000);
+    const test::TemporaryFile      file(bytes);
+    const std::vector<WeightFile>  files = {{file.path(), bytes.size()}};
+    const std::vector<WeightRange> ranges = {{0, 0, 20000, "a"}, {0, 20000, 30000, "b"}};
+    test::HostDevice               device;
+    Telemetry                      telemetry;
+    const WeightStore              store(device, files, ranges, WeightSource::mmap, telemetry);
+
+    store.warm(telemetry);
+    CHECK(telemetry.get(DS4_WORD_BYTES_DONE) == 50000);
+
+    telemetry.set(DS4_WORD_CANCEL, 1);
+    CHECK(test::outcome_of([&] { store.warm(telemetry); }).status == DS4_E_CANCELLED);
+    const auto read = [&] { WeightStore(device, files, ranges, WeightSource::read, telemetry); };
+    CHECK(test::outcome_of(read).status == DS4_E_CANCELLED);
+    CHECK(device.lent_bytes == 0);
+}
+
+TEST(a_weight_file_that_shrinks_is_refused_before_it_is_read) {
+    const std::vector<std::byte>   bytes = test::counting_bytes(50000);
+    const test::TemporaryFile      file(bytes);
+    const std::vector<WeightFile>  files = {{file.path(), bytes.size()}};
+    const std::vector<WeightRange> ranges = {{0, 0, 50000, "a"}};
+    test::HostDevice               device;
+    Telemetry                      telemetry;
+    const WeightStore              store(device, files, ranges, WeightSource::mmap, telemetry);
+    CHECK(::truncate(file.path().c_str(), 4096) == 0);
+
+    CHECK(test::outcome_of([&] { store.check_files(); }).status == DS4_E_IO);
+    CHECK(test::outcome_of([&] { store.warm(telemetry); }).status == DS4_E_IO);
+}
+
+TEST(weights_that_do_not_fit_are_refused_and_nothing_stays_taken) {
+    const std::vector<std::byte>   bytes = test::counting_bytes(50000);
+    const test::TemporaryFile      file(bytes);
+    const std::vector<WeightFile>  files = {{file.path(), bytes.size()}};
+    const std::vector<WeightRange> ranges = {{0, 0, 50000, "a"}};
+    test::HostDevice               device;
+    device.free_bytes = 49999;
+    Telemetry telemetry;
+
+    const auto read = [&] { WeightStore(device, files, ranges, WeightSource::read, telemetry); };
+
+    CHECK(test::outcome_of(read).status == DS4_E_NO_MEMORY);
+    CHECK(device.lent_bytes == 0);
+}
