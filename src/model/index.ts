@@ -1,0 +1,11 @@
+export { describeModel } from './describe.js';
+export type { ModelDescription, ModelTensor } from './describe.js';
+export { ModelError } from './errors.js';
+export { tensorRoles } from './roles.js';
+export type { TensorRole } from './roles.js';
+export type { ModelShape } from './shape.js';
+export { summariseModel } from './summary.js';
+export type { ModelFamily } from './family.js';
+export type { ModelSummary, TypeSummary } from './summary.js';
+export { vocabularyOf } from './vocabulary.js';
+export type { Vocabulary } from './vocabulary.js';
