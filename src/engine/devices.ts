@@ -1,0 +1,48 @@
+import { Arena, ErrorSlot, loadLibrary, Struct } from './abi.js';
+import { layoutOf } from './layout.js';
+import type { BackendName } from './library.js';
+
+export interface DeviceInfo {
+  readonly kind: 'host' | 'discrete' | 'integrated' | 'simulated';
+  readonly index: number;
+  /** Hardware threads of a host, multiprocessors of a GPU. */
+  readonly cores: number;
+  readonly totalBytes: number;
+  readonly freeBytes: number;
+  readonly name: string;
+  readonly arch: string;
+}
+
+const kinds = ['host', 'discrete', 'integrated', 'simulated'] as const;
+const mostDevices = 64;
+
+/** The devices that a backend's library can open. */
+export function listDevices(backend: BackendName, libraryDirectory?: string): DeviceInfo[] {
+  const library = loadLibrary(backend, libraryDirectory);
+  const stride = layoutOf('ds4_device_info').bytes;
+  const arena = new Arena(ErrorSlot.bytes + 64 + mostDevices * stride);
+  try {
+    const error = new ErrorSlot(arena);
+    const count = arena.take(8);
+    const first = arena.take(mostDevices * stride);
+    const entries = Array.from(
+      { length: mostDevices },
+      (_, index) => new Struct(arena, 'ds4_device_info', first + index * stride),
+    );
+    error.check(
+      'ds4_devices',
+      library.devices(arena.address(first), mostDevices, arena.address(count), error.address),
+    );
+    return entries.slice(0, arena.view.getUint32(count, true)).map((entry) => ({
+      kind: kinds[entry.u32('kind')] ?? 'host',
+      index: entry.u32('index'),
+      cores: entry.u32('core_count'),
+      totalBytes: entry.u64('total_bytes'),
+      freeBytes: entry.u64('free_bytes'),
+      name: entry.text('name', 128),
+      arch: entry.text('arch', 64),
+    }));
+  } finally {
+    arena.free();
+  }
+}

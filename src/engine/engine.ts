@@ -1,0 +1,198 @@
+import type { ModelDescription } from '../model/index.js';
+import { Arena, ErrorSlot, loadLibrary, Struct } from './abi.js';
+import type { Library, ModelHandle } from './abi.js';
+import { EngineSession } from './engine-session.js';
+import type { SessionOptions } from './engine-session.js';
+import type { BackendName } from './library.js';
+import { instructionSets, writeModelArguments } from './model-arguments.js';
+import type { InstructionSet, LayerSlice } from './model-arguments.js';
+import { Telemetry } from './telemetry.js';
+import type { TelemetrySnapshot } from './telemetry.js';
+
+export interface EngineOptions {
+  readonly description: ModelDescription;
+  readonly backend: BackendName;
+  /** Folder of the native libraries; the program's own by default. */
+  readonly libraryDirectory?: string;
+  /** 0 or absent: as many as the process may use. */
+  readonly threads?: number;
+  readonly arithmetic?: 'fast' | 'exact';
+  readonly source?: 'mmap' | 'read';
+  /** Touch every weight page before `load` ends. */
+  readonly warm?: boolean;
+  /** Overrides what the model's file says about its FP8/FP4 round trips. */
+  readonly roundTrips?: boolean;
+  readonly instructionSet?: InstructionSet;
+  /** All layers with embedding and head by default. */
+  readonly slice?: LayerSlice;
+}
+
+export interface EngineInfo {
+  readonly threads: number;
+  readonly instructionSet: InstructionSet;
+  readonly weightBytes: number;
+  readonly mappedBytes: number;
+}
+
+/**
+ * One model in one native library. Create it, `load()` it, open sessions, `close()` it.
+ * Calls are queued: native code never sees two at once.
+ */
+export class Engine {
+  readonly #library: Library;
+  readonly #options: EngineOptions;
+  readonly #telemetry: Telemetry;
+  readonly slice: LayerSlice;
+  #model: ModelHandle | undefined;
+  #info: EngineInfo | undefined;
+  #tail: Promise<unknown> = Promise.resolve();
+  readonly #sessions = new Set<EngineSession>();
+  #closing: Promise<void> | undefined;
+
+  /**
+   * Loads the native library, nothing of the model.
+   *
+   * @throws LibraryError when the backend's library is missing or does not fit.
+   */
+  constructor(options: EngineOptions) {
+    this.#options = options;
+    this.#library = loadLibrary(options.backend, options.libraryDirectory);
+    this.#telemetry = new Telemetry(this.#library);
+    this.slice = options.slice ?? {
+      first: 0,
+      last: options.description.shape.layerCount - 1,
+      embedding: true,
+      head: true,
+    };
+  }
+
+  get description(): ModelDescription {
+    return this.#options.description;
+  }
+
+  /** @throws Error before `load()` has ended. */
+  get info(): EngineInfo {
+    if (this.#info === undefined) {
+      throw new Error('the model is not loaded');
+    }
+    return this.#info;
+  }
+
+  telemetry(): TelemetrySnapshot {
+    return this.#telemetry.read();
+  }
+
+  /** Makes the running call, and each later one until `clearCancel()`, end with CancelledError soon. */
+  cancel(): void {
+    this.#telemetry.setCancel(true);
+  }
+
+  clearCancel(): void {
+    this.#telemetry.setCancel(false);
+  }
+
+  /**
+   * Opens the weights. Progress is in `telemetry()`.
+   *
+   * @throws NativeError with the library's sentence; CancelledError after `cancel()`.
+   */
+  load(): Promise<void> {
+    return this.exclusive(async () => {
+      if (this.#model !== undefined) {
+        throw new Error('the model is loaded already');
+      }
+      const options = this.#options;
+      const { arena, args, error, handleOffset } = writeModelArguments({
+        description: options.description,
+        slice: this.slice,
+        threads: options.threads ?? 0,
+        arithmetic: options.arithmetic ?? 'fast',
+        source: options.source ?? 'mmap',
+        warm: options.warm ?? false,
+        roundTrips: options.roundTrips ?? options.description.shape.roundTrips,
+        instructionSet: options.instructionSet ?? 'auto',
+        telemetry: this.#telemetry.handle,
+      });
+      try {
+        const status = await this.#library.modelOpen(
+          args.address,
+          arena.address(handleOffset),
+          error.address,
+        );
+        error.check('ds4_model_open', status);
+        this.#model = arena.handle('model', handleOffset);
+      } finally {
+        arena.free();
+      }
+      this.#info = this.#describe(this.#model);
+    });
+  }
+
+  #describe(model: ModelHandle): EngineInfo {
+    const arena = new Arena(ErrorSlot.bytes + 256);
+    try {
+      const error = new ErrorSlot(arena);
+      const info = new Struct(arena, 'ds4_model_info');
+      error.check(
+        'ds4_model_describe',
+        this.#library.modelDescribe(model, info.address, error.address),
+      );
+      return {
+        threads: info.u32('thread_count'),
+        instructionSet: instructionSets[info.u32('instruction_set')] ?? 'auto',
+        weightBytes: info.u64('weight_bytes'),
+        mappedBytes: info.u64('mapped_bytes'),
+      };
+    } finally {
+      arena.free();
+    }
+  }
+
+  /** @throws NativeError, for example when the KV cache does not fit in memory. */
+  async openSession(options: SessionOptions): Promise<EngineSession> {
+    const session = await this.exclusive(() => {
+      if (this.#model === undefined) {
+        throw new Error('the model is not loaded');
+      }
+      return EngineSession.open(this, this.#library, this.#model, options);
+    });
+    this.#sessions.add(session);
+    return session;
+  }
+
+  /** Runs `work` when no other native call of this engine is under way. */
+  exclusive<Result>(work: () => Promise<Result>): Promise<Result> {
+    const result = this.#tail.then(work, work);
+    this.#tail = result.catch(() => undefined);
+    return result;
+  }
+
+  forget(session: EngineSession): void {
+    this.#sessions.delete(session);
+  }
+
+  /** Stops the running call and frees everything. May be called more than once. */
+  close(): Promise<void> {
+    this.#closing ??= this.#release();
+    return this.#closing;
+  }
+
+  async #release(): Promise<void> {
+    this.cancel();
+    for (const session of [...this.#sessions]) {
+      await session.close();
+    }
+    await this.exclusive(() => {
+      if (this.#model !== undefined) {
+        this.#library.modelClose(this.#model);
+        this.#model = undefined;
+      }
+      this.#telemetry.close();
+      return Promise.resolve();
+    });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+}

@@ -1,0 +1,29 @@
+import { existsSync } from 'node:fs';
+import { dirname, join, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+/** Backends this program can have a library for. */
+export const backends = ['cpu'] as const;
+export type BackendName = (typeof backends)[number];
+
+/** The folder that holds bin/, dist/ (or src/) and build/ or lib/. */
+export function programRoot(): string {
+  return resolve(dirname(fileURLToPath(import.meta.url)), '..', '..');
+}
+
+/**
+ * Where a backend's library may be: `lib/` in an installed copy, `build/` in a checkout.
+ * `directory` replaces both. Always relative to the program, never to the current folder.
+ */
+export function libraryCandidates(backend: BackendName, directory?: string): string[] {
+  const file = `libds4-${backend}.so`;
+  if (directory !== undefined) {
+    return [resolve(directory, file)];
+  }
+  return [join(programRoot(), 'lib', file), join(programRoot(), 'build', backend, file)];
+}
+
+/** The library's path, or undefined when none of the places has it. */
+export function findLibrary(backend: BackendName, directory?: string): string | undefined {
+  return libraryCandidates(backend, directory).find((path) => existsSync(path));
+}

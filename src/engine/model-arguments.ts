@@ -1,0 +1,164 @@
+import type { ModelDescription, ModelTensor } from '../model/index.js';
+import { tensorRoles } from '../model/index.js';
+import { Arena, ErrorSlot, Struct } from './abi.js';
+import type { TelemetryHandle } from './abi.js';
+import { layoutOf } from './layout.js';
+
+/** The part of a model that one process evaluates. */
+export interface LayerSlice {
+  readonly first: number;
+  /** Inclusive. */
+  readonly last: number;
+  /** Tokens come in; otherwise hidden states do. */
+  readonly embedding: boolean;
+  /** Logits go out. */
+  readonly head: boolean;
+}
+
+export type InstructionSet = 'auto' | 'plain' | 'avx2' | 'avx512';
+export const instructionSets: readonly InstructionSet[] = ['auto', 'plain', 'avx2', 'avx512'];
+
+export interface ModelArguments {
+  readonly description: ModelDescription;
+  readonly slice: LayerSlice;
+  readonly threads: number;
+  readonly arithmetic: 'fast' | 'exact';
+  readonly source: 'mmap' | 'read';
+  readonly warm: boolean;
+  readonly roundTrips: boolean;
+  readonly instructionSet: InstructionSet;
+  readonly telemetry: TelemetryHandle;
+}
+
+const outputRoles = new Set<string>([
+  'output',
+  'outputNorm',
+  'outputHcFn',
+  'outputHcBase',
+  'outputHcScale',
+]);
+
+function belongsTo(slice: LayerSlice, { role, layer }: ModelTensor): boolean {
+  if (layer >= 0) {
+    return layer >= slice.first && layer <= slice.last;
+  }
+  return outputRoles.has(role) ? slice.head : slice.embedding;
+}
+
+/** A `ds4_model_args` with everything it points to, in one arena that the caller frees after the call. */
+export function writeModelArguments(options: ModelArguments): {
+  arena: Arena;
+  args: Struct<'ds4_model_args'>;
+  error: ErrorSlot;
+  handleOffset: number;
+} {
+  const { description, slice } = options;
+  const { shape, gguf } = description;
+  const tensors = description.tensors.filter((tensor) => belongsTo(slice, tensor));
+  const tensorBytes = layoutOf('ds4_tensor').bytes;
+  const pathBytes = gguf.files.reduce((sum, file) => sum + 4 * file.path.length + 32, 0);
+  const arena = new Arena(
+    8192 +
+      tensors.length * tensorBytes +
+      pathBytes +
+      3 * (4 * shape.layerCount + 16) +
+      ErrorSlot.bytes,
+  );
+
+  const error = new ErrorSlot(arena);
+  const handleOffset = arena.take(8);
+
+  const table = arena.take(tensors.length * tensorBytes);
+  tensors.forEach(({ role, layer, tensor }, index) => {
+    const entry = new Struct(arena, 'ds4_tensor', table + index * tensorBytes);
+    entry.setU32('role', tensorRoles[role]);
+    entry.setI32('layer', layer);
+    entry.setU32('type', tensor.type);
+    entry.setU32('file', tensor.file);
+    entry.setU32('dim_count', tensor.dims.length);
+    for (let dim = 0; dim < 4; dim += 1) {
+      entry.setU64('dims', tensor.dims[dim] ?? 1, dim);
+    }
+    entry.setU64('offset', tensor.offset);
+    entry.setU64('bytes', tensor.bytes);
+  });
+
+  const paths = arena.take(8 * gguf.files.length);
+  const sizes = arena.take(8 * gguf.files.length);
+  gguf.files.forEach((file, index) => {
+    arena.view.setBigUint64(sizes + 8 * index, BigInt(file.bytes), true);
+    arena.view.setBigUint64(paths + 8 * index, arena.string(file.path), true);
+  });
+
+  const plan = new Struct(arena, 'ds4_load_plan');
+  plan.setU32('thread_count', options.threads);
+  plan.setU32('arithmetic', options.arithmetic === 'exact' ? 1 : 0);
+  plan.setU32('source', options.source === 'read' ? 1 : 0);
+  plan.setU32('warm', options.warm ? 1 : 0);
+  plan.setU32('layer_first', slice.first);
+  plan.setU32('layer_last', slice.last);
+  plan.setU32('has_embedding', slice.embedding ? 1 : 0);
+  plan.setU32('has_head', slice.head ? 1 : 0);
+  plan.setU32('instruction_set', instructionSets.indexOf(options.instructionSet));
+
+  const args = new Struct(arena, 'ds4_model_args');
+  args.setU32('path_count', gguf.files.length);
+  args.setU32('tensor_count', tensors.length);
+  args.setU64('paths', arena.address(paths));
+  args.setU64('path_bytes', arena.address(sizes));
+  args.setU64('tensors', arena.address(table));
+  args.setU64('shape', writeShape(arena, options).address);
+  args.setU64('plan', plan.address);
+  args.setU64('telemetry', options.telemetry);
+  return { arena, args, error, handleOffset };
+}
+
+function writeShape(
+  arena: Arena,
+  { description, roundTrips }: ModelArguments,
+): Struct<'ds4_shape'> {
+  const { shape } = description;
+  const out = new Struct(arena, 'ds4_shape');
+  out.setU32('layer_count', shape.layerCount);
+  out.setU32('embedding', shape.embedding);
+  out.setU32('vocab', shape.vocab);
+  out.setU32('head_count', shape.headCount);
+  out.setU32('head_dim', shape.headDim);
+  out.setU32('rope_dims', shape.ropeDims);
+  out.setU32('q_rank', shape.qRank);
+  out.setU32('output_groups', shape.outputGroups);
+  out.setU32('output_rank', shape.outputRank);
+  out.setU32('window', shape.window);
+  out.setU32('indexer_heads', shape.indexerHeads);
+  out.setU32('indexer_dim', shape.indexerDim);
+  out.setU32('indexer_top_k', shape.indexerTopK);
+  out.setU32('expert_count', shape.expertCount);
+  out.setU32('expert_used', shape.expertUsed);
+  out.setU32('expert_shared', shape.expertShared);
+  out.setU32('expert_width', shape.expertWidth);
+  out.setU32('hash_layers', shape.hashLayers);
+  out.setU32('hc_count', shape.hcCount);
+  out.setU32('sinkhorn_iterations', shape.sinkhornIterations);
+  out.setU32('normalise_weights', shape.normaliseWeights ? 1 : 0);
+  out.setU32('round_trips', roundTrips ? 1 : 0);
+  out.setF32('rms_epsilon', shape.rmsEpsilon);
+  out.setF32('hc_epsilon', shape.hcEpsilon);
+  out.setF32('rope_base', shape.ropeBase);
+  out.setF32('compress_rope_base', shape.compressRopeBase);
+  out.setF32('yarn_factor', shape.yarnFactor);
+  out.setF32('yarn_beta_fast', shape.yarnBetaFast);
+  out.setF32('yarn_beta_slow', shape.yarnBetaSlow);
+  out.setF32('expert_scale', shape.expertScale);
+  out.setU64('yarn_original_context', shape.yarnOriginalContext);
+
+  const ratios = arena.take(4 * shape.layerCount);
+  arena.uint32(ratios, shape.layerCount).set(shape.compressRatio);
+  out.setU64('compress_ratio', arena.address(ratios));
+  const routed = arena.take(4 * shape.layerCount);
+  arena.float32(routed, shape.layerCount).set(shape.clampRouted);
+  out.setU64('clamp_routed', arena.address(routed));
+  const shared = arena.take(4 * shape.layerCount);
+  arena.float32(shared, shape.layerCount).set(shape.clampShared);
+  out.setU64('clamp_shared', arena.address(shared));
+  return out;
+}
