@@ -1,0 +1,28 @@
+import { diagnosticOptions } from './diagnostics.js';
+import { distributedOptions } from './distributed.js';
+import type { OptionEntry } from './entry.js';
+import { placementOptions } from './placement.js';
+import { promptOptions, steeringOptions } from './prompt.js';
+import { outputOptions, runtimeOptions } from './runtime.js';
+
+export { sections, topics } from './entry.js';
+export type { OptionEntry, SectionTitle, Topic } from './entry.js';
+
+/** Every option of `ds4`. The parser, the help and docs/cli.md all come from this table. */
+export const optionTable: readonly OptionEntry[] = [
+  ...runtimeOptions,
+  ...outputOptions,
+  ...placementOptions,
+  ...promptOptions,
+  ...steeringOptions,
+  ...distributedOptions,
+  ...diagnosticOptions,
+];
+
+const byName = new Map(optionTable.flatMap((entry) => entry.names.map((name) => [name, entry])));
+
+export function findOption(name: string): OptionEntry | undefined {
+  return byName.get(name);
+}
+
+export const optionNames: readonly string[] = [...byName.keys()];

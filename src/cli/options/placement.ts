@@ -1,0 +1,230 @@
+import {
+  expertCacheSize,
+  floatBetween,
+  integerBetween,
+  nonNegativeInteger,
+  numberList,
+  positiveInteger,
+  tierShares,
+} from '../values.js';
+import { UsageError } from '../errors.js';
+import { checked, entry } from './entry.js';
+import type { OptionEntry } from './entry.js';
+
+const gpu = 'GPU Placement';
+const streaming = 'Expert Streaming';
+const tiers = 'KV Tiers And Weight Paging';
+const drafts = 'Draft Models';
+
+const noStreaming = 'expert streaming';
+const noTiers = 'KV tiers';
+const noPaging = 'weight paging';
+const noDrafts = 'draft models';
+
+export const placementOptions: readonly OptionEntry[] = [
+  entry({
+    names: '--gpu-vram',
+    values: 'LIST',
+    section: gpu,
+    description:
+      'Memory budget of each GPU in GiB, separated by commas, or auto; 0 uses the CPU and no GPU.',
+    apply: (settings, use) => {
+      settings.gpuVram =
+        use.value === 'auto' ? 'auto' : numberList('--gpu-vram', use.value, 16_384);
+    },
+  }),
+  entry({
+    names: '--gpu-devices',
+    values: 'LIST',
+    section: gpu,
+    description: 'Numbers of the GPUs to use, separated by commas.',
+    apply: (settings, use) => {
+      settings.gpuDevices = numberList('--gpu-devices', use.value, 1023);
+    },
+  }),
+  entry({
+    names: '--gpus',
+    values: 'LIST',
+    section: gpu,
+    description: 'One process for each of these GPUs.',
+    lacks: 'a launcher for several GPUs',
+    apply: (_settings, use) => {
+      const devices = numberList('--gpus', use.value, 1023);
+      const twice = devices.find((device, index) => devices.indexOf(device) !== index);
+      if (twice !== undefined) {
+        throw new UsageError(`--gpus: device ${twice} is named twice`);
+      }
+    },
+  }),
+  entry({
+    names: '--gpu-resident',
+    section: gpu,
+    description: 'Copy the whole model into GPU memory.',
+    apply: (settings) => {
+      settings.gpuResident = true;
+    },
+  }),
+  entry({
+    names: '--no-gpu-resident',
+    section: gpu,
+    description: 'Never copy the whole model into GPU memory.',
+    apply: (settings) => {
+      settings.gpuResident = false;
+    },
+  }),
+  entry({
+    names: '--cuda-tensor-parallel',
+    section: gpu,
+    description: 'Share each layer among an even number of GPUs.',
+    lacks: 'tensor parallelism',
+  }),
+  entry({
+    names: '--ssd-streaming',
+    section: streaming,
+    description: 'Keep only a part of the experts in memory and read the others when needed.',
+    lacks: noStreaming,
+    apply: (settings) => {
+      settings.ssdStreaming = true;
+    },
+  }),
+  entry({
+    names: '--ssd-streaming-cold',
+    section: streaming,
+    description: 'Start with an empty expert cache.',
+    lacks: noStreaming,
+  }),
+  entry({
+    names: '--ssd-streaming-cache-experts',
+    values: 'COUNT|GIB',
+    section: streaming,
+    description: 'Size of the expert cache: a number of experts, or a budget such as 64GB (GiB).',
+    lacks: noStreaming,
+    apply: checked(expertCacheSize),
+  }),
+  entry({
+    names: '--ssd-streaming-full-layers',
+    values: 'COUNT',
+    section: streaming,
+    description: 'Layers whose experts all stay in memory.',
+    lacks: noStreaming,
+    apply: checked(nonNegativeInteger),
+  }),
+  entry({
+    names: '--ssd-streaming-preload-experts',
+    values: 'COUNT',
+    section: streaming,
+    description: 'Experts to read before the first token, the most popular first.',
+    lacks: noStreaming,
+    apply: checked(positiveInteger),
+  }),
+  entry({
+    names: '--kv-warm-device',
+    values: 'DEVICE',
+    section: tiers,
+    description: 'GPU that holds the warm KV tier; -1 is main memory.',
+    lacks: noTiers,
+    apply: (_settings, use) => {
+      if (use.value !== '-1') {
+        integerBetween(0, 1023)(use.value);
+      }
+    },
+  }),
+  entry({
+    names: '--kv-tiered',
+    values: 'SHARES',
+    section: tiers,
+    description: 'Percent of the context in the hot, warm and cold KV tier, such as 12.5,50,37.5.',
+    lacks: noTiers,
+    apply: checked(tierShares),
+  }),
+  entry({
+    names: '--tier-ssd-path',
+    values: 'FOLDER',
+    section: tiers,
+    description: 'Where the cold KV tier lies.',
+    lacks: noTiers,
+  }),
+  entry({
+    names: '--tier-eviction-policy',
+    values: 'NUMBER',
+    section: tiers,
+    description: 'Which rows leave a tier first: 0 LRU, 1 LFU, 2 attention, 3 hybrid.',
+    lacks: noTiers,
+    apply: checked(integerBetween(0, 3)),
+  }),
+  entry({
+    names: '--weight-paging',
+    section: tiers,
+    description: 'Page weights into GPU memory on demand.',
+    lacks: noPaging,
+  }),
+  entry({
+    names: '--weight-paging-slots',
+    values: 'COUNT',
+    section: tiers,
+    description: 'Slots of the weight pager.',
+    lacks: noPaging,
+    apply: checked(positiveInteger),
+  }),
+  entry({
+    names: '--mtp, --mtp-model',
+    values: 'FILE',
+    section: drafts,
+    description: 'Draft model for speculative decoding.',
+    lacks: noDrafts,
+  }),
+  entry({
+    names: '--mtp-draft',
+    values: 'TOKENS',
+    section: drafts,
+    description: 'Tokens to guess ahead.',
+    lacks: noDrafts,
+    apply: checked(positiveInteger),
+  }),
+  entry({
+    names: '--mtp-margin',
+    values: 'NUMBER',
+    section: drafts,
+    description: 'How much better a draft token must be.',
+    lacks: noDrafts,
+    apply: checked(floatBetween(0, 1000)),
+  }),
+  entry({
+    names: '--mtp-exact-sampling',
+    section: drafts,
+    description: 'Accept draft tokens by the sampling rule.',
+    lacks: noDrafts,
+  }),
+  entry({
+    names: '--mtp-timing, --glm-mtp-timing',
+    section: drafts,
+    description: 'Report the time that drafts took.',
+    lacks: noDrafts,
+  }),
+  entry({
+    names: '--glm-mtp',
+    section: drafts,
+    description: 'Use the draft layers of a GLM model.',
+    lacks: 'GLM models',
+  }),
+  entry({
+    names: '--dspark',
+    section: drafts,
+    description: 'DSpark speculative decoding.',
+    lacks: noDrafts,
+  }),
+  entry({
+    names: '--dspark-strict',
+    section: drafts,
+    description: 'DSpark with strict verification.',
+    lacks: noDrafts,
+  }),
+  entry({
+    names: '--dspark-confidence',
+    values: 'NUMBER',
+    section: drafts,
+    description: 'An older DSpark setting.',
+    lacks: noDrafts,
+    apply: checked(floatBetween(0, 1)),
+  }),
+];

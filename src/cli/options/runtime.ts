@@ -1,0 +1,218 @@
+import { InvalidValue, UsageError } from '../errors.js';
+import { backendNames } from '../settings.js';
+import { gibValue, integerBetween, positiveInteger, word } from '../values.js';
+import { entry } from './entry.js';
+import type { OptionEntry } from './entry.js';
+
+const section = 'Model And Runtime';
+
+function backend(text: string) {
+  const found = backendNames.find((name) => name === text);
+  if (found === undefined) {
+    throw new UsageError(`invalid backend: ${text}\nvalid backends are ${backendNames.join(', ')}`);
+  }
+  return found;
+}
+
+export const runtimeOptions: readonly OptionEntry[] = [
+  entry({
+    names: '-m, --model',
+    values: 'FILE',
+    section,
+    basic: true,
+    description:
+      'GGUF file to run; of a split model any part. Default: ds4flash.gguf in the current folder, else the small model that comes with ds4.',
+    apply: (settings, use) => {
+      settings.model = use.value;
+    },
+  }),
+  entry({
+    names: '--backend',
+    values: 'NAME',
+    section,
+    basic: true,
+    description: `Where to compute: ${backendNames.join(', ')}. Default: a GPU whose library is here, else cpu.`,
+    apply: (settings, use) => {
+      settings.backend = backend(use.value);
+    },
+  }),
+  ...backendNames.map((name) =>
+    entry({
+      names: `--${name}`,
+      section,
+      description: `The same as --backend ${name}.`,
+      apply: (settings) => {
+        settings.backend = name;
+      },
+    }),
+  ),
+  entry({
+    names: '-c, --ctx',
+    values: 'TOKENS',
+    section,
+    basic: true,
+    description: 'Context: the most tokens of prompt and answer together. Default: 32768.',
+    apply: (settings, use) => {
+      settings.context = positiveInteger(use.value);
+    },
+  }),
+  entry({
+    names: '-t, --threads',
+    values: 'COUNT',
+    section,
+    basic: true,
+    description: 'CPU threads. Default: all that the process may use.',
+    apply: (settings, use) => {
+      settings.threads = positiveInteger(use.value);
+    },
+  }),
+  entry({
+    names: '--prefill-chunk',
+    values: 'TOKENS',
+    section,
+    description:
+      'Most prompt tokens that are evaluated at once: larger is faster and takes more memory. Never changes the result.',
+    apply: (settings, use) => {
+      settings.prefillChunk = positiveInteger(use.value);
+    },
+  }),
+  entry({
+    names: '--quality',
+    section,
+    basic: true,
+    description: 'Exact arithmetic: float32 activations throughout, slower.',
+    apply: (settings) => {
+      settings.exact = true;
+    },
+  }),
+  entry({
+    names: '--warm-weights',
+    section,
+    description: 'Read every weight page before the first token.',
+    apply: (settings) => {
+      settings.warm = true;
+    },
+  }),
+  entry({
+    names: '--mmap',
+    section,
+    description: 'Use the weights in place, through a file mapping. The default.',
+    apply: (settings) => {
+      settings.source = 'mmap';
+    },
+  }),
+  entry({
+    names: '--no-mmap',
+    section,
+    description: 'Read the weights into memory instead of mapping the file.',
+    apply: (settings) => {
+      settings.source = 'read';
+    },
+  }),
+  entry({
+    names: '--mlock',
+    section,
+    description: 'Keep the weights from being swapped out.',
+    lacks: 'locking of weights in memory',
+  }),
+  entry({
+    names: '--check-tensors',
+    section,
+    description: 'Check every weight for values that are not finite while loading.',
+    lacks: 'tensor checks',
+  }),
+  entry({
+    names: '--direct-io',
+    section,
+    description: 'Read the weights past the page cache.',
+    lacks: 'direct reads',
+  }),
+  entry({
+    names: '--power',
+    values: 'PERCENT',
+    section,
+    description: 'Duty cycle, 1 to 100: below 100 the program pauses between steps.',
+    apply: (settings, use) => {
+      let percent: number;
+      try {
+        percent = integerBetween(1, 100)(use.value);
+      } catch (thrown) {
+        throw thrown instanceof InvalidValue
+          ? new UsageError(`invalid value for --power: ${use.value} (allowed 1..100)`)
+          : thrown;
+      }
+      if (percent < 100) {
+        settings.unserved.push({ option: use.name, lacks: 'a duty cycle below 100 percent' });
+      }
+    },
+  }),
+  entry({
+    names: '--simulate-used-memory',
+    values: 'GIB',
+    section,
+    description: 'Lock this much memory before loading, to act like a smaller machine.',
+    lacks: 'simulated memory use',
+    apply: (_settings, use) => {
+      gibValue(use.value);
+    },
+  }),
+  entry({
+    names: '--expert-profile',
+    values: 'FILE',
+    section,
+    description: 'Write how often each expert was chosen.',
+    lacks: 'expert profiles',
+  }),
+  entry({
+    names: '--vision',
+    values: 'FILE',
+    section,
+    description: 'Image encoder for /read IMAGE.',
+    lacks: 'an image encoder',
+  }),
+];
+
+export const outputOptions: readonly OptionEntry[] = [
+  entry({
+    names: '-q, --quiet',
+    section: 'Output And Help',
+    basic: true,
+    description: 'Only warnings, errors and the timing line on stderr.',
+    apply: (settings) => {
+      settings.quiet = true;
+    },
+  }),
+  entry({
+    names: '--color',
+    values: 'WHEN',
+    section: 'Output And Help',
+    description:
+      'auto, always or never. auto: only on a terminal, and not with NO_COLOR or TERM=dumb; FORCE_COLOR forces it.',
+    apply: (settings, use) => {
+      settings.color = word(['auto', 'always', 'never'])(use.value);
+    },
+  }),
+  entry({
+    names: '--ui-logo',
+    values: 'KIND',
+    section: 'Output And Help',
+    description: 'Picture of the welcome screen: auto, image, braille or ascii.',
+    lacks: 'a welcome picture',
+    apply: (_settings, use) => {
+      word(['auto', 'image', 'braille', 'ascii'])(use.value);
+    },
+  }),
+  // The parser acts on these two itself, the moment it reaches them.
+  entry({
+    names: '-h, --help',
+    section: 'Output And Help',
+    basic: true,
+    description: 'This text. A topic may follow: see More Info.',
+  }),
+  entry({
+    names: '--version',
+    section: 'Output And Help',
+    basic: true,
+    description: 'Versions of the program and of its native library, and the backends it has.',
+  }),
+];

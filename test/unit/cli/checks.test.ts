@@ -1,0 +1,173 @@
+import { describe, expect, it } from 'vitest';
+import { parseArguments } from '../../../src/cli/arguments.js';
+import { chooseBackend } from '../../../src/cli/backend-choice.js';
+import { checkTogether, refuseUnserved } from '../../../src/cli/checks.js';
+import type { Settings } from '../../../src/cli/settings.js';
+
+function settings(line: string): Settings {
+  const request = parseArguments(line.split(' ').filter((word) => word !== ''));
+  if (request.kind !== 'run') {
+    throw new Error(request.kind);
+  }
+  return request.settings;
+}
+
+function failure(work: () => unknown): { message: string; exitCode: number } {
+  try {
+    work();
+  } catch (thrown) {
+    return thrown as Error & { exitCode: number };
+  }
+  throw new Error('accepted');
+}
+
+const worker = '--role worker --coordinator 127.0.0.1 9000';
+
+describe('options together', () => {
+  it.each([
+    ['--imatrix-dataset d', '--imatrix-out'],
+    ['--imatrix-out o', '--imatrix-dataset'],
+    ['--perplexity-file f -p hi', '--perplexity-file'],
+    ['--prefix-file f --raw -p hi', '--prefix-file'],
+    ['--prefix-file f --dump-tokens -p hi', '--dump-tokens'],
+    ['--inspect --dump-tokens -p hi', 'exclude'],
+    ['--dump-logits a --dump-logprobs b -p hi', 'exclude'],
+    ['--dump-tokens', '-p or --prompt-file'],
+    ['--dump-logits f', '-p or --prompt-file'],
+    ['--dump-logprobs f', '-p or --prompt-file'],
+    ['--decode-consistency 4', '-p or --prompt-file'],
+    ['--json', '--inspect'],
+    ['--json --dump-tokens -p hi', '--inspect'],
+    ['--interactive -p hi', '--interactive'],
+    ['--interactive --inspect', '--interactive'],
+    ['--layers 0:20', '--layers needs a role'],
+    ['--listen h 1', '--listen needs a role'],
+    ['--coordinator h 1', '--coordinator needs a role'],
+    ['--dist-prefill-window 2', '--dist-prefill-window needs a role'],
+    ['--role none --layers 0:20', '--layers needs a role'],
+    [worker, '--role worker requires --layers'],
+    ['--role coordinator --listen h 1', '--role coordinator requires --layers'],
+    ['--role coordinator --layers 0:20', 'requires --listen HOST PORT'],
+    ['--role coordinator --layers 0:20 --listen h 1 --coordinator h 2', '--coordinator'],
+    ['--role coordinator --layers 1:20 --listen h 1', 'must start at layer 0'],
+    ['--role worker --layers 0:20', 'requires --coordinator'],
+    [`${worker} --layers 1:2 --dist-prefill-chunk 4`, '--dist-prefill-chunk'],
+    [`${worker} --layers 1:2 --dist-replay-check`, '--dist-replay-check'],
+    ['--dist-replay-check', '--dist-replay-check'],
+    ['--gpu-resident --ssd-streaming', '--gpu-resident and --ssd-streaming'],
+    ['--gpu-vram 0 --gpu-devices 0', 'conflict'],
+    [
+      '--gpu-vram 40,12 --gpu-devices 0',
+      '--gpu-devices count (1) does not match --gpu-vram count (2)',
+    ],
+  ])('%s is a usage error about %s', (line, text) => {
+    const { message, exitCode } = failure(() => {
+      checkTogether(settings(line));
+    });
+
+    expect(message).toContain(text);
+    expect(exitCode).toBe(2);
+  });
+
+  it.each([
+    '',
+    '-p hi',
+    '--interactive',
+    '--inspect --json',
+    '--dump-logits a --dump-logits b -p hi',
+    '--perplexity-file f',
+    '--role none',
+    `${worker} --layers 1:output`,
+    '--role coordinator --layers 0:20 --listen h 1 --dist-prefill-chunk 8 --dist-replay-check',
+    '--gpu-vram 40,12 --gpu-devices 0,1',
+    '--imatrix-dataset d --imatrix-out o',
+  ])('%j is consistent', (line) => {
+    expect(() => {
+      checkTogether(settings(line));
+    }).not.toThrow();
+  });
+});
+
+describe('what this build lacks', () => {
+  it.each([
+    ['--ssd-streaming', 'expert streaming'],
+    ['--kv-warm-device -1', 'KV tiers'],
+    ['--mtp draft.gguf', 'draft models'],
+    [`${worker} --layers 0:1`, 'distributed inference'],
+    ['--power 50', 'duty cycle'],
+    ['--vision v.gguf', 'image'],
+    ['--dir-steering-file f', 'steering'],
+    ['--head-test', 'self-test'],
+  ])('%s is refused with status 1, by name', (line, text) => {
+    const { message, exitCode } = failure(() => {
+      refuseUnserved(settings(line));
+    });
+
+    expect(message).toContain(text);
+    expect(message).toMatch(/^--/);
+    expect(exitCode).toBe(1);
+  });
+
+  it('names the first of several', () => {
+    const { message } = failure(() => {
+      refuseUnserved(settings('--mlock --ssd-streaming'));
+    });
+
+    expect(message).toMatch(/^--mlock /);
+  });
+
+  it('says first that a steering strength has no file', () => {
+    const { message, exitCode } = failure(() => {
+      refuseUnserved(settings('--dir-steering-attn 2'));
+    });
+
+    expect(message).toBe('--dir-steering-attn needs --dir-steering-file');
+    expect(exitCode).toBe(1);
+  });
+
+  it('lets full power through, which is what runs anyway', () => {
+    expect(() => {
+      refuseUnserved(settings('--power 100'));
+    }).not.toThrow();
+  });
+});
+
+describe('the backend', () => {
+  it('is the CPU by default, and says why', () => {
+    const choice = chooseBackend(settings(''));
+
+    expect(choice.backend).toBe('cpu');
+    expect(choice.note).toMatch(/cpu.*libds4-cuda\.so.*libds4-rocm\.so/);
+  });
+
+  it('needs no reason when it was asked for', () => {
+    expect(chooseBackend(settings('--cpu')).note).toBeUndefined();
+    expect(chooseBackend(settings('--gpu-vram 0')).note).toBeUndefined();
+    expect(chooseBackend(settings('--backend cuda --gpu-vram 0')).backend).toBe('cpu');
+  });
+
+  it.each([
+    ['--backend cuda', 'cuda', 'libds4-cuda.so'],
+    ['--rocm', 'rocm', 'libds4-rocm.so'],
+    ['--metal', 'metal', 'libds4-metal'],
+    ['--cpu --gpu-vram 40', 'cuda', 'libds4-cuda.so'],
+  ])('%s is refused with its name and library, and never replaced', (line, backend, library) => {
+    const { message, exitCode } = failure(() => chooseBackend(settings(line)));
+
+    expect(message).toContain(`backend ${backend} `);
+    expect(message).toContain(library);
+    expect(exitCode).toBe(1);
+  });
+
+  it.each(['--gpu-vram auto', '--gpu-devices 0'])(
+    '%s is a usage error without a GPU backend',
+    (line) => {
+      expect(failure(() => chooseBackend(settings(line))).exitCode).toBe(2);
+    },
+  );
+
+  it('says that --gpu-resident has no effect on the CPU that was asked for', () => {
+    expect(chooseBackend(settings('--cpu --gpu-resident')).warning).toContain('--gpu-resident');
+    expect(failure(() => chooseBackend(settings('--gpu-resident'))).exitCode).toBe(1);
+  });
+});
