@@ -49,11 +49,12 @@ const cases: Case[] = [
     arithmetic: 'fast',
     bounds: { median: 0.1, worst: any, argmaxShare: 0.7 },
   })),
+  // Rounding KV rows after 8-bit activations doubles the noise: 0.05 to 0.10 was measured.
   {
     tag: 'b-iq2-qat',
     roundTrips: true,
     arithmetic: 'fast',
-    bounds: { median: 0.1, worst: any, argmaxShare: 0.7 },
+    bounds: { median: 0.2, worst: any, argmaxShare: 0.7 },
   },
   {
     tag: 'a-q8_0',
@@ -85,11 +86,15 @@ describe.each(present)(
       await engine.close();
     });
 
-    function check(what: string, got: Float32Array, want: Float32Array): void {
+    /** A wrong epsilon hides under the bound of the long sequences; five tokens show it. */
+    const worstOf = (name: string): number =>
+      name === 's5' && bounds === float32 ? 5e-6 : bounds.worst;
+
+    function check(name: string, what: string, got: Float32Array, want: Float32Array): void {
       const errors = rowErrors(got, want, vocab);
-      report(`${tag} ${arithmetic} ${what}`, errors);
+      report(`${tag} ${arithmetic} ${name} ${what}`, errors);
       expect(errors.median).toBeLessThanOrEqual(bounds.median);
-      expect(errors.worst).toBeLessThanOrEqual(bounds.worst);
+      expect(errors.worst).toBeLessThanOrEqual(worstOf(name));
       expect(errors.argmaxShare).toBeGreaterThanOrEqual(bounds.argmaxShare);
     }
 
@@ -104,11 +109,12 @@ describe.each(present)(
         const decode = await evaluate(session, continuation, 1);
 
         check(
-          `${name} prefill`,
+          name,
+          'prefill',
           prefill.logits.subarray(logits_from * vocab),
           golden.floats(`${name}/logits`).values,
         );
-        check(`${name} decode`, decode.logits, golden.floats(`${name}/decode_logits`).values);
+        check(name, 'decode', decode.logits, golden.floats(`${name}/decode_logits`).values);
       },
     );
   },
