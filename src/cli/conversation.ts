@@ -1,6 +1,6 @@
 import type { Chat, Message, ThinkMode } from '../chat/index.js';
 import { Ds4Error } from '../error/index.js';
-import { Session } from '../session/index.js';
+import { PromptTooLongError, Session } from '../session/index.js';
 import type { EngineSession } from '../engine/index.js';
 import type { Text, Tokenizer } from '../tokenizer/index.js';
 import type { LoadedModel } from './load.js';
@@ -114,7 +114,9 @@ export class Conversation {
       if (!(thrown instanceof Ds4Error) || thrown instanceof OutputClosedError) {
         throw thrown;
       }
-      terminal.error(`prompt processing failed: ${thrown.message}`);
+      const what =
+        thrown instanceof PromptTooLongError ? 'prompt processing failed' : 'the turn failed';
+      terminal.error(`${what}: ${thrown.message}`);
       terminal.error('the turn is taken back; /ctx TOKENS gives more room, /reset starts over');
       return false;
     } finally {

@@ -82,19 +82,19 @@ async function takeLock(run: Run, backend: 'cpu'): Promise<Lock> {
 }
 
 /** What the options ask of the planner. `--prefill-chunk` wins over its environment variable. */
-export function planRequest(run: Run, context: number): PlanRequest {
+export function planRequest(run: Run, context: number | undefined): PlanRequest {
   const chunk = run.settings.prefillChunk ?? run.environment.prefillChunk;
   return {
-    context,
     source: run.settings.source,
-    ...(chunk === undefined ? {} : { prefillChunk: chunk === 'whole' ? context : chunk }),
+    ...(context === undefined ? {} : { context }),
+    ...(chunk === undefined ? {} : { prefillChunk: chunk }),
   };
 }
 
 async function planRun(
   run: Run,
   description: ModelDescription,
-  context: number,
+  context: number | undefined,
 ): Promise<LoadPlan> {
   const { planLoad } = await import('../plan/index.js');
   const plan = planLoad(
@@ -166,17 +166,20 @@ export async function loadModel(run: Run): Promise<{ model: LoadedModel; session
       return session;
     };
     const draws = drawsProgress(terminal, run.environment.terminal);
-    const started = performance.now();
+    let seconds = 0;
     await withProgress(
       {
         terminal,
         draws,
-        text: `ds4: loading ${file.path}`,
+        text: 'ds4: loading the model',
         telemetry: () => engine.telemetry(),
       },
-      () => engine.load(),
+      async () => {
+        const started = performance.now();
+        await engine.load();
+        seconds = (performance.now() - started) / 1000;
+      },
     );
-    const seconds = (performance.now() - started) / 1000;
     const { threads, instructionSet } = engine.info;
     terminal.note(
       `model ${file.path} loaded in ${seconds.toFixed(2)} s; ${threads} threads, ${instructionSet} instructions`,

@@ -60,6 +60,9 @@ async function openRun(settings: Settings, environment: Environment): Promise<Ru
   });
   const stop = new Stop();
   stop.listen();
+  stop.onStop(() => {
+    terminal.stopWaiting();
+  });
   terminal.whenClosed(() => {
     stop.request(ExitCode.brokenPipe);
   });
@@ -119,7 +122,9 @@ async function runSettings(settings: Settings): Promise<number> {
     return await dispatch(run);
   } catch (thrown) {
     // A request to stop comes back as the failure of whatever was under way.
-    const isStopped = thrown instanceof Ds4Error && thrown.exitCode === ExitCode.interrupted;
+    const isStopped =
+      thrown instanceof Ds4Error &&
+      (thrown.exitCode === ExitCode.interrupted || thrown.exitCode === ExitCode.brokenPipe);
     if (run.stop.status === undefined || !isStopped) {
       throw thrown;
     }

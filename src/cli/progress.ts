@@ -89,7 +89,7 @@ interface Display {
   end(): void;
 }
 
-async function drawnDisplay(text: string): Promise<Display> {
+async function drawnDisplay(text: string, isColored: boolean): Promise<Display> {
   const [{ default: ora }, { default: progress }] = await Promise.all([
     import('ora'),
     import('cli-progress'),
@@ -100,6 +100,7 @@ async function drawnDisplay(text: string): Promise<Display> {
     stream: process.stderr,
     discardStdin: false,
     hideCursor: false,
+    color: isColored ? 'cyan' : false,
   }).start();
   let bar: InstanceType<typeof progress.SingleBar> | undefined;
   return {
@@ -113,7 +114,9 @@ async function drawnDisplay(text: string): Promise<Display> {
         bar = new progress.SingleBar({
           format: `${text} {bar} {percentage}% {read} of {size}`,
           stream: process.stderr,
+          barsize: 20,
           hideCursor: null,
+          linewrap: true,
           gracefulExit: false,
           clearOnComplete: true,
           barCompleteChar: '#',
@@ -154,7 +157,7 @@ export async function withProgress<Result>(
   work: () => Promise<Result>,
 ): Promise<Result> {
   const display = options.draws
-    ? await drawnDisplay(options.text)
+    ? await drawnDisplay(options.text, options.terminal.style.isColored)
     : plainDisplay(options.terminal, options.text);
   const timer = setInterval(() => {
     display.show(options.telemetry());

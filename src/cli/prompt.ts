@@ -108,10 +108,12 @@ export function renderOptions(
     return { think: 'normal' };
   }
   const template = description.gguf.metadata.string('tokenizer.chat_template');
-  const effortPrefix = template === undefined ? undefined : findEffortPrefix(template);
+  const effortPrefix =
+    run.settings.effortText ?? (template === undefined ? undefined : findEffortPrefix(template));
   if (effortPrefix === undefined) {
     run.terminal.warning(
-      "--think-max needs the model's own instruction for it, which this file does not have: thinking normally",
+      "--think-max needs the model's own instruction for it, which this file does not have " +
+        '(--effort-file FILE gives it): thinking normally',
     );
     return { think: 'normal' };
   }

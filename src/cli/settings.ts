@@ -37,7 +37,8 @@ export interface Unserved {
 export interface Settings {
   model: string | undefined;
   backend: BackendWord | undefined;
-  context: number;
+  /** Undefined: the planner's default. */
+  context: number | undefined;
   threads: number | undefined;
   prefillChunk: number | undefined;
   exact: boolean;
@@ -53,6 +54,8 @@ export interface Settings {
   system: string;
   raw: boolean;
   prefixFile: string | undefined;
+  /** What --effort-file holds. */
+  effortText: string | undefined;
   interactive: boolean;
 
   maxTokens: number;
@@ -92,7 +95,7 @@ export function defaultSettings(): Settings {
   return {
     model: undefined,
     backend: undefined,
-    context: 32_768,
+    context: undefined,
     threads: undefined,
     prefillChunk: undefined,
     exact: false,
@@ -106,6 +109,7 @@ export function defaultSettings(): Settings {
     system: 'You are a helpful assistant',
     raw: false,
     prefixFile: undefined,
+    effortText: undefined,
     interactive: false,
     maxTokens: 50_000,
     temperature: 1,

@@ -22,6 +22,8 @@ export function colored(
 
 /** Colours of stderr by meaning, and the marks around thinking text on stdout. */
 export interface Style {
+  /** stderr has colours. */
+  readonly isColored: boolean;
   readonly error: (text: string) => string;
   readonly warning: (text: string) => string;
   readonly progress: (text: string) => string;
@@ -37,6 +39,7 @@ export function createStyle(streams: {
 }): Style {
   const stderr = new Chalk({ level: streams.stderr ? 2 : 0 });
   return {
+    isColored: streams.stderr,
     error: (text) => stderr.red(text),
     warning: (text) => stderr.ansi256(208)(text),
     progress: (text) => stderr.cyan(text),

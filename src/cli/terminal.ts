@@ -10,6 +10,9 @@ export class OutputClosedError extends Ds4Error {
   }
 }
 
+/** After a request to stop, a reader that takes nothing is waited for this long. */
+const patienceMs = 500;
+
 export interface OutputStream {
   write(data: Uint8Array | string, done?: (error?: Error | null) => void): boolean;
   on(event: 'error', listener: (error: Error) => void): unknown;
@@ -37,6 +40,8 @@ export class Terminal {
   readonly stderrIsTerminal: boolean;
   #closed = false;
   #onClosed: (() => void) | undefined;
+  #giveUp: (() => void) | undefined;
+  #isImpatient = false;
 
   constructor(options: TerminalOptions) {
     this.#stdout = options.stdout;
@@ -58,6 +63,18 @@ export class Terminal {
     this.#onClosed = action;
   }
 
+  /** From now on a write is not waited for very long: the reader may have stopped reading for ever. */
+  stopWaiting(): void {
+    if (this.#isImpatient) {
+      return;
+    }
+    this.#isImpatient = true;
+    setTimeout(() => {
+      this.#closed = true;
+      this.#giveUp?.();
+    }, patienceMs).unref();
+  }
+
   /**
    * Writes to stdout and waits until the bytes are gone.
    *
@@ -66,6 +83,7 @@ export class Terminal {
   async answer(data: Uint8Array | string): Promise<void> {
     if (!this.#closed) {
       await new Promise<void>((resolve) => {
+        this.#giveUp = resolve;
         this.#stdout.write(data, (error) => {
           if (error !== undefined && error !== null) {
             this.#closed = true;

@@ -9,9 +9,10 @@ export interface HostFacts {
 }
 
 export interface PlanRequest {
-  /** Positions of prompt and answer together. */
-  readonly context: number;
-  readonly prefillChunk?: number;
+  /** Positions of prompt and answer together; without it 32768, or what the model was trained for if that is less. */
+  readonly context?: number;
+  /** Tokens of one prefill step; `whole`: as many as the context has. */
+  readonly prefillChunk?: number | 'whole';
   readonly source?: 'mmap' | 'read';
   readonly layers?: { readonly first: number; readonly last: number };
 }
@@ -53,6 +54,12 @@ function gib(bytes: number): string {
   return `${(bytes / 2 ** 30).toFixed(2)} GiB`;
 }
 
+const usualContext = 32_768;
+
+function defaultContext(trainedContext: number): number {
+  return trainedContext > 0 ? Math.min(usualContext, trainedContext) : usualContext;
+}
+
 /** By bisection, because the cache's size is not quite linear in the context. 0 when nothing fits. */
 function largestContext(fits: (context: number) => boolean, tooLarge: number): number {
   let good = 0;
@@ -82,8 +89,10 @@ export function planLoad(
   const { shape } = model;
   const layers = request.layers ?? { first: 0, last: shape.layerCount - 1 };
   const source = request.source ?? 'mmap';
-  const prefillChunk = Math.min(request.prefillChunk ?? usualPrefillChunk, request.context);
-  const session = sessionBytes(shape, layers, request.context, prefillChunk);
+  const context = request.context ?? defaultContext(shape.trainedContext);
+  const chunk = request.prefillChunk ?? usualPrefillChunk;
+  const prefillChunk = chunk === 'whole' ? context : Math.min(chunk, context);
+  const session = sessionBytes(shape, layers, context, prefillChunk);
   const weightBytes = model.bytes.total;
   const reasons: PlanReason[] = [];
 
@@ -96,16 +105,16 @@ export function planLoad(
   }
   const free = facts.memoryAvailable - copied;
   if (session.kv > free) {
-    const fitting = largestContext((context) => {
-      const chunk = Math.min(prefillChunk, context);
-      return sessionBytes(shape, layers, context, chunk).kv <= free;
-    }, request.context);
+    const fitting = largestContext((positions) => {
+      const step = Math.min(prefillChunk, positions);
+      return sessionBytes(shape, layers, positions, step).kv <= free;
+    }, context);
     const advice =
       fitting >= 1
         ? `the largest context that fits is ${fitting}: try --ctx ${fitting}`
         : 'not even a context of 1 fits: free some memory';
     throw new PlanError(
-      `a context of ${request.context} needs ${gib(session.kv)} for its KV cache, ${gib(free)} are free; ${advice}`,
+      `a context of ${context} needs ${gib(session.kv)} for its KV cache, ${gib(free)} are free; ${advice}`,
     );
   }
 
@@ -126,13 +135,13 @@ export function planLoad(
   }
   reasons.push({
     kind: 'note',
-    text: `KV cache: ${gib(session.kv)} at ${request.context} positions, taken from memory as it fills`,
+    text: `KV cache: ${gib(session.kv)} at ${context} positions, taken from memory as it fills`,
   });
-  if (shape.trainedContext > 0 && request.context > shape.trainedContext) {
+  if (shape.trainedContext > 0 && context > shape.trainedContext) {
     reasons.push({
       kind: 'warning',
       text:
-        `a context of ${request.context} is longer than the ${shape.trainedContext} positions ` +
+        `a context of ${context} is longer than the ${shape.trainedContext} positions ` +
         'the model was trained for: answers that reach past them are likely to be nonsense',
     });
   }
@@ -140,7 +149,7 @@ export function planLoad(
     backend: 'cpu',
     weights: { place: 'host', source, bytes: weightBytes, routedBytes: model.bytes.routed },
     kv: { place: 'host', bytes: session.kv, bytesPerPosition: session.perPosition },
-    context: request.context,
+    context,
     prefillChunk,
     reasons,
   };

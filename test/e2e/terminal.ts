@@ -30,7 +30,7 @@ export class ProgramInTerminal {
     const command: readonly string[] =
       options.shell === undefined
         ? [bin, ...args]
-        : ['sh', '-c', options.shell, 'sh', bin, ...args];
+        : ['bash', '-c', options.shell, 'bash', bin, ...args];
     this.#screen = new xterm.Terminal({
       cols: columns,
       rows,
@@ -41,8 +41,8 @@ export class ProgramInTerminal {
       cols: columns,
       rows,
       cwd: folder.path,
-      name: 'xterm-256color',
-      env: environment(folder, options.env) as Record<string, string>,
+      name: options.env?.['TERM'] ?? 'xterm-256color',
+      env: environment(folder, options.env),
     });
     this.#pty.onData((data) => {
       this.sent += data;

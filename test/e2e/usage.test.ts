@@ -1,8 +1,9 @@
 import { createServer } from 'node:net';
-import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import { cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { bin, model, run, temporaryFolder } from './program.js';
+import { bin, environment, model, run, temporaryFolder } from './program.js';
 import type { Folder } from './program.js';
 
 let folder: Folder;
@@ -69,7 +70,6 @@ describe('help and version', () => {
       env: { NODE_OPTIONS: `--import=file://${register}` },
     });
 
-    const { readFileSync } = await import('node:fs');
     const urls = readFileSync(log, 'utf8').split('\n');
     const packages = urls.flatMap(
       (url) => /node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(url)?.[1] ?? [],
@@ -83,10 +83,9 @@ describe('help and version', () => {
 });
 
 describe('the launcher', () => {
-  it('works through a symbolic link, from any folder', async () => {
+  it('works through a symbolic link, from any folder', () => {
     const link = join(folder.path, 'linked-ds4');
     symlinkSync(bin, link);
-    const { spawnSync } = await import('node:child_process');
 
     const { stdout, status } = spawnSync(link, ['--version'], { cwd: '/', encoding: 'utf8' });
 
@@ -94,12 +93,10 @@ describe('the launcher', () => {
     expect(status).toBe(0);
   });
 
-  it('says to run make when the program is not built', async () => {
-    const { cpSync } = await import('node:fs');
+  it('says to run make when the program is not built', () => {
     const copy = join(folder.path, 'copy');
     mkdirSync(copy);
     cpSync(join(bin, '..'), join(copy, 'bin'), { recursive: true });
-    const { spawnSync } = await import('node:child_process');
 
     const { stderr, status } = spawnSync(join(copy, 'bin', 'ds4'), ['--help'], {
       encoding: 'utf8',
@@ -209,7 +206,7 @@ describe('what this build cannot do', () => {
   });
 });
 
-describe('the default model', () => {
+describe('the model, when none is named,', () => {
   it('is ds4flash.gguf of the current folder', async () => {
     const here = temporaryFolder();
     writeFileSync(here.file('ds4flash.gguf'), 'x'.repeat(40));
@@ -218,6 +215,34 @@ describe('the default model', () => {
     here.remove();
 
     expect(stderr).toContain('ds4flash.gguf');
+    expect(status).toBe(1);
+  });
+
+  it('is the small one that comes with ds4, and one line says so', async () => {
+    const { stdout, stderr, status } = await run(folder, ['-n', '4', '-p', 'hi']);
+
+    expect(stderr.match(/small model that comes with ds4/g)).toHaveLength(1);
+    expect(stdout.length).toBeGreaterThan(1);
+    expect(status).toBe(0);
+  });
+
+  it('is asked for when even that one is missing', () => {
+    const copy = join(folder.path, 'without-models');
+    const root = join(bin, '..', '..');
+    for (const part of ['bin', 'dist', 'package.json']) {
+      cpSync(join(root, part), join(copy, part), { recursive: true });
+    }
+    for (const part of ['node_modules', 'build']) {
+      symlinkSync(join(root, part), join(copy, part));
+    }
+
+    const { stderr, status } = spawnSync(join(copy, 'bin', 'ds4'), ['-p', 'hi'], {
+      cwd: folder.path,
+      env: environment(folder),
+      encoding: 'utf8',
+    });
+
+    expect(stderr).toMatch(/^ds4: no model: name a GGUF file with -m .*ds4-small\.gguf/m);
     expect(status).toBe(1);
   });
 });

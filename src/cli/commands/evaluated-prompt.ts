@@ -32,7 +32,8 @@ export async function withEvaluatedPrompt(
     const { shape, gguf } = model.description;
     const tokenizer = openTokenizer(gguf, shape.vocab);
     const chat = new Chat(tokenizer);
-    const options = renderOptions(run, model.description, run.settings.think, run.settings.context);
+    const { think } = run.settings;
+    const options = renderOptions(run, model.description, think, engineSession.context);
     if (!run.settings.raw) {
       warnOfMarkers(run, chat, prompt);
     }

@@ -18,7 +18,7 @@ export async function oneShot(run: Run, source: PromptSource): Promise<number> {
     const { description, engine } = model;
     const tokenizer = openTokenizer(description.gguf, description.shape.vocab);
     const chat = new Chat(tokenizer);
-    const options = renderOptions(run, description, run.settings.think, run.settings.context);
+    const options = renderOptions(run, description, run.settings.think, engineSession.context);
     const sentences = {
       moreRoom: '--ctx gives a larger one',
       interruptedNote: 'interrupted while processing the prompt',

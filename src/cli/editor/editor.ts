@@ -246,6 +246,7 @@ class ReadingLine {
         }
         return;
       case 'suspend':
+        this.#output.write('\r\n');
         this.#leaveTerminal();
         this.#suspend();
         this.#enterTerminal();

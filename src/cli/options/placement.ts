@@ -27,7 +27,7 @@ export const placementOptions: readonly OptionEntry[] = [
     values: 'LIST',
     section: gpu,
     description:
-      'Memory budget of each GPU in GiB, separated by commas, or auto; 0 uses the CPU and no GPU.',
+      'Memory budget of each GPU in GiB, separated by commas, or auto (not in this build); 0 uses the CPU.',
     apply: (settings, use) => {
       settings.gpuVram =
         use.value === 'auto' ? 'auto' : numberList('--gpu-vram', use.value, 16_384);
@@ -37,7 +37,7 @@ export const placementOptions: readonly OptionEntry[] = [
     names: '--gpu-devices',
     values: 'LIST',
     section: gpu,
-    description: 'Numbers of the GPUs to use, separated by commas.',
+    description: 'Numbers of the GPUs to use, separated by commas. (not in this build)',
     apply: (settings, use) => {
       settings.gpuDevices = numberList('--gpu-devices', use.value, 1023);
     },
@@ -59,7 +59,7 @@ export const placementOptions: readonly OptionEntry[] = [
   entry({
     names: '--gpu-resident',
     section: gpu,
-    description: 'Copy the whole model into GPU memory.',
+    description: 'Copy the whole model into GPU memory. (not in this build)',
     apply: (settings) => {
       settings.gpuResident = true;
     },

@@ -22,6 +22,23 @@ function readPromptFile(path: string): PromptSource {
   }
 }
 
+function readEffortFile(path: string): string {
+  let text: string;
+  try {
+    text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(readFileSync(path));
+  } catch (thrown) {
+    throw new UsageError(
+      thrown instanceof TypeError
+        ? `--effort-file ${path} is not UTF-8 text`
+        : `failed to open effort file: ${path} (${systemReason(thrown)})`,
+    );
+  }
+  if (text === '') {
+    throw new UsageError(`--effort-file ${path} is empty`);
+  }
+  return text;
+}
+
 function thinking(name: string, mode: ThinkMode, description: string): OptionEntry {
   return entry({
     names: name,
@@ -170,6 +187,16 @@ export const promptOptions: readonly OptionEntry[] = [
     'Let it think at length; needs --ctx 393216 or more, else it is --think.',
   ),
   thinking('--nothink', 'none', 'Answer at once.'),
+  entry({
+    names: '--effort-file',
+    values: 'FILE',
+    section,
+    description:
+      "The model's own instruction for --think-max, byte for byte, when its GGUF file does not have it.",
+    apply: (settings, use) => {
+      settings.effortText = readEffortFile(use.value);
+    },
+  }),
   entry({
     names: '--think-level',
     values: 'NUMBER',

@@ -31,7 +31,7 @@ export const runtimeOptions: readonly OptionEntry[] = [
     values: 'NAME',
     section,
     basic: true,
-    description: `Where to compute: ${backendNames.join(', ')}. Default: a GPU whose library is here, else cpu.`,
+    description: `Where to compute: ${backendNames.join(', ')}. Default: cpu, the only one in this build.`,
     apply: (settings, use) => {
       settings.backend = backend(use.value);
     },
@@ -51,7 +51,8 @@ export const runtimeOptions: readonly OptionEntry[] = [
     values: 'TOKENS',
     section,
     basic: true,
-    description: 'Context: the most tokens of prompt and answer together. Default: 32768.',
+    description:
+      'Context: the most tokens of prompt and answer together. Default: 32768, or what the model was trained for if that is less.',
     apply: (settings, use) => {
       settings.context = positiveInteger(use.value);
     },
@@ -131,7 +132,7 @@ export const runtimeOptions: readonly OptionEntry[] = [
     names: '--power',
     values: 'PERCENT',
     section,
-    description: 'Duty cycle, 1 to 100: below 100 the program pauses between steps.',
+    description: 'Duty cycle, 1 to 100; below 100 is not in this build.',
     apply: (settings, use) => {
       let percent: number;
       try {

@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import { AnswerStream } from '../../../src/cli/answer.js';
 import { createStyle } from '../../../src/cli/style.js';
 import { OutputClosedError, Terminal } from '../../../src/cli/terminal.js';
@@ -126,6 +126,26 @@ describe('the terminal', () => {
     await expect(terminal.answer('y')).rejects.toBeInstanceOf(OutputClosedError);
 
     expect(stopped).toBe(1);
+  });
+
+  it('waits for a slow reader, but not for ever once it was asked to stop', async () => {
+    vi.useFakeTimers();
+    const { stdout, terminal } = open();
+    stdout.write = () => true;
+    let failure: unknown;
+    const writing = terminal.answer('x').catch((thrown: unknown) => {
+      failure = thrown;
+    });
+
+    await vi.advanceTimersByTimeAsync(60_000);
+    const beforeStop = failure;
+    terminal.stopWaiting();
+    await vi.advanceTimersByTimeAsync(1000);
+    await writing;
+    vi.useRealTimers();
+
+    expect(beforeStop).toBeUndefined();
+    expect(failure).toBeInstanceOf(OutputClosedError);
   });
 
   it('puts its name in front of each line, on stderr only', () => {

@@ -27,7 +27,7 @@ function refusal(...argv: string[]): string {
 describe('defaults', () => {
   it('are those of the reference', () => {
     expect(settings()).toMatchObject({
-      context: 32768,
+      context: undefined,
       maxTokens: 50000,
       temperature: 1,
       topP: 1,
@@ -259,5 +259,32 @@ describe('the option table', () => {
       expect(settings(name, ...values).unserved.map(({ option }) => option)).toEqual([name]);
     }
     expect(lacking.length).toBeGreaterThan(40);
+  });
+});
+
+describe('the instruction for thinking at length', () => {
+  const scratch = mkdtempSync(join(tmpdir(), 'ds4-effort-'));
+  afterAll(() => {
+    rmSync(scratch, { recursive: true });
+  });
+
+  it('is taken from a file byte for byte', () => {
+    const path = join(scratch, 'effort.txt');
+    writeFileSync(path, 'Think hard.\n\n');
+
+    expect(settings('--effort-file', path).effortText).toBe('Think hard.\n\n');
+  });
+
+  it.each([
+    ['missing.txt', undefined, /failed to open effort file: .*missing\.txt/],
+    ['empty.txt', '', /empty\.txt is empty/],
+    ['latin1.txt', Buffer.from([0xe9]), /latin1\.txt is not UTF-8/],
+  ])('is refused when it is %s', (name, content, sentence) => {
+    const path = join(scratch, name);
+    if (content !== undefined) {
+      writeFileSync(path, content);
+    }
+
+    expect(refusal('--effort-file', path)).toMatch(sentence);
   });
 });

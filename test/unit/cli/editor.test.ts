@@ -236,10 +236,8 @@ describe('the layout', () => {
           expect(Math.max(...widths)).toBeLessThanOrEqual(columns);
           // eslint-disable-next-line no-control-regex -- those are shown in another way
           const visible = text.replaceAll('\t', ' ').replace(/[\u0000-\u001f\u007f]/g, '');
-          const shown = rows.join('').slice(2);
-          expect([...shown].filter((c) => c !== '^').length).toBeGreaterThanOrEqual(
-            [...visible].filter((c) => c !== '^').length,
-          );
+          const shown = rows.join('').slice(2).replaceAll('^', '');
+          expect(shown.length).toBeGreaterThanOrEqual(visible.replaceAll('^', '').length);
         },
       ),
     );

@@ -89,6 +89,26 @@ describe('a CPU plan', () => {
     );
   });
 
+  test.each([
+    [1_048_576, 32_768],
+    [8_192, 8_192],
+    [0, 32_768],
+  ])('of a model trained for %i positions takes %i by default', (trained, context) => {
+    const small = model(gib);
+    const description = { ...small, shape: { ...small.shape, trainedContext: trained } };
+
+    const plan = planLoad(description, { memoryAvailable: 64 * gib }, {});
+
+    expect(plan.context).toBe(context);
+    expect(plan.reasons.every(({ kind }) => kind === 'note')).toBe(true);
+  });
+
+  test('takes the whole context as one chunk when asked to', () => {
+    const request = { context: 4000, prefillChunk: 'whole' } as const;
+
+    expect(planLoad(model(gib), { memoryAvailable: 64 * gib }, request).prefillChunk).toBe(4000);
+  });
+
   test('never makes a prefill chunk larger than the context', () => {
     expect(planLoad(model(gib), { memoryAvailable: gib }, { context: 16 }).prefillChunk).toBe(16);
   });

@@ -1,0 +1,36 @@
+import { readFileSync } from 'node:fs';
+import { format, resolveConfig } from 'prettier';
+import { expect, it } from 'vitest';
+import { withGeneratedParts } from '../../../tools/cli-reference.js';
+import { optionTable } from '../../../src/cli/options/index.js';
+
+const path = 'docs/cli.md';
+const page = readFileSync(path, 'utf8');
+
+it('docs/cli.md holds what make docs would write now', async () => {
+  const options = { ...(await resolveConfig(path)), parser: 'markdown' };
+
+  expect(page).toBe(await format(withGeneratedParts(page), options));
+});
+
+it('docs/cli.md names every option', () => {
+  for (const { names } of optionTable) {
+    for (const name of names) {
+      expect(page).toContain(name);
+    }
+  }
+});
+
+it('docs/cli.md names every environment variable that the program reads', () => {
+  const source = readFileSync('src/cli/environment.ts', 'utf8');
+  const variables = [...source.matchAll(/'((?:DS4_[A-Z0-9_]+)|NO_COLOR|FORCE_COLOR|HOME|TERM)'/g)];
+
+  expect(variables.length).toBeGreaterThan(15);
+  for (const [, variable = ''] of variables) {
+    expect(page).toContain(variable);
+  }
+});
+
+it('fails when a page has lost its markers', () => {
+  expect(() => withGeneratedParts('nothing here')).toThrow(/begin options/);
+});
