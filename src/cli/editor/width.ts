@@ -26,6 +26,13 @@ const graphemes = new Intl.Segmenter(undefined, { granularity: 'grapheme' });
 const windowUnits = 256;
 const plainText = /^[\n\t -~]*$/;
 
+/** Never inside a surrogate pair: its half would count as a character, and hide that the one before it goes on. */
+function windowEnd(text: string, start: number): number {
+  const end = start + windowUnits;
+  const cutsPair = /[\ud800-\udbff]/.test(text.charAt(end - 1));
+  return cutsPair && end < text.length ? end - 1 : end;
+}
+
 /** Splits a text into what a reader sees as characters, so that the cursor never stops inside one. */
 export function splitGraphemes(text: string): string[] {
   if (plainText.test(text)) {
@@ -33,12 +40,10 @@ export function splitGraphemes(text: string): string[] {
   }
   const all: string[] = [];
   for (let start = 0; start < text.length;) {
-    const found = Array.from(
-      graphemes.segment(text.slice(start, start + windowUnits)),
-      ({ segment }) => segment,
-    );
+    const end = windowEnd(text, start);
+    const found = Array.from(graphemes.segment(text.slice(start, end)), ({ segment }) => segment);
     // The last one may go on in the next window.
-    const isCut = start + windowUnits < text.length && found.length > 1;
+    const isCut = end < text.length && found.length > 1;
     const whole = isCut ? found.slice(0, -1) : found;
     for (const grapheme of whole) {
       all.push(grapheme);

@@ -97,6 +97,16 @@ describe('the width of a character', () => {
 });
 
 describe('splitting into characters', () => {
+  it('keeps a character whole whose last surrogate pair lies across a window', () => {
+    const note = '\u{1d158}\u{1d165}\u{1d16e}';
+
+    const found = Array.from({ length: 300 }, (_, pad) =>
+      splitGraphemes(`${'\u00a0'.repeat(pad)}${note}${'\u00a0'.repeat(300)}`),
+    );
+
+    expect(found.every((characters) => characters.includes(note))).toBe(true);
+  });
+
   it('loses nothing, and cuts a long text where it would cut a short one', () => {
     fc.assert(
       fc.property(fc.string({ unit: 'grapheme', minLength: 1, maxLength: 20 }), (text) => {
