@@ -10,7 +10,8 @@ namespace ds4::quant {
 inline float f16_to_f32(uint16_t half) {
     const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
     const uint32_t magnitude = half & 0x7fffu;
-    if (magnitude >= 0x7c00u) { /* infinity, or a NaN, which becomes a quiet one as it does in the processor's own conversion */
+    if (magnitude >= 0x7c00u) {
+        /* Infinity, or not-a-number, which becomes a quiet one as in the processor's own conversion. */
         const uint32_t quiet = magnitude > 0x7c00u ? 0x400000u : 0u;
         return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13 | quiet);
     }

@@ -50,8 +50,8 @@ private:
         std::vector<const void *> rows;
     };
 
-    /* Work of one thread that others must not see. */
-    struct Workspace {
+    /* Work of one thread that others must not see, nor slow down by writing next to it. */
+    struct alignas(64) Workspace {
         Scratch                    multiply;
         Scratch                    floats;
         Scratch                    more_floats;
@@ -87,7 +87,8 @@ private:
     /* All products, shared between the threads. */
     void multiply_all(std::span<const Product> products);
 
-    /* Rows per item when `rows` rows in all are shared out, a multiple of the kernel's panel. */
+    /* Rows per item when `rows` rows in all are shared out: a multiple of the kernel's panel, no more than `most` if
+     * that is one panel at least. */
     int64_t rows_per_item(int64_t rows, int64_t most) const;
 
     void mix_streams(const float *streams, int64_t tokens, int64_t columns, const Matrix &fn, float *mixes);

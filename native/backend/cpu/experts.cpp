@@ -75,7 +75,7 @@ void CpuOps::experts(const ExpertsArgs &args) {
 
     /* inner = weight * silu(gate x) * up x. An item is some rows of one group. */
     const auto    group_count = static_cast<int64_t>(groups_.size());
-    const int64_t inner_rows = rows_per_item(inner_width * group_count, inner_width);
+    const int64_t inner_rows = rows_per_item(inner_width * group_count, inner_width + kernels_.panel_rows);
     const int64_t inner_items = (inner_width + inner_rows - 1) / inner_rows;
     auto         *inner = inner_.take<float>(pairs * inner_width);
     pool_.run(group_count * inner_items, pairs * inner_width * width * 2, [&](int64_t item, uint32_t thread) {
@@ -99,8 +99,9 @@ void CpuOps::experts(const ExpertsArgs &args) {
         apply(group.gate, group.gate_type, gate);
         apply(group.up, group.up_type, up);
         for (int64_t i = 0; i < group.count; ++i) {
-            kernels_.gated(gate + i * rows, up + i * rows, group.clamp, weight_of_[static_cast<size_t>(group.first + i)],
-                           rows, inner + (group.first + i) * inner_width + first);
+            const int64_t pair = group.first + i;
+            kernels_.gated(gate + i * rows, up + i * rows, group.clamp, weight_of_[static_cast<size_t>(pair)], rows,
+                           inner + pair * inner_width + first);
         }
     });
 
@@ -122,7 +123,7 @@ void CpuOps::experts(const ExpertsArgs &args) {
     });
 
     /* out = sum of down inner. An item is some rows of all groups, so that one thread adds up what belongs together. */
-    const int64_t out_rows = rows_per_item(width, std::max<int64_t>(kernels_.panel_rows, 65536 / std::max<int64_t>(pairs, 1)));
+    const int64_t out_rows = rows_per_item(width, 65536 / std::max<int64_t>(pairs, 1)); /* parts fit a core's cache */
     const int64_t out_items = (width + out_rows - 1) / out_rows;
     pool_.run(out_items, pairs * inner_width * width, [&](int64_t item, uint32_t thread) {
         const int64_t first = item * out_rows;

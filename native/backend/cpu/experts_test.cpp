@@ -101,11 +101,9 @@ TEST("the gate is clamped from above only, the other factor on both sides") {
     for (const uint32_t set : instruction_sets()) {
         /* One value: gate g, up u, down 1. */
         const auto through = [&](float g, float u) {
-            const Matrix        gate = {quant::Type::f32, 1, 1, 4, reinterpret_cast<const std::byte *>(&g)};
             const float         one = 1.0f;
             const ExpertAddress address = {reinterpret_cast<const std::byte *>(&g), reinterpret_cast<const std::byte *>(&u),
                                            reinterpret_cast<const std::byte *>(&one)};
-            static_cast<void>(gate);
             const int32_t id = 0;
             float         out = 0.0f;
             Backend       backend = open(1, false, set);

@@ -70,16 +70,20 @@ void CpuOps::indexer_select(const IndexerSelectArgs &args) {
      * text has enough of them for all threads. */
     constexpr int64_t kScratchScores = int64_t{1} << 22;
     constexpr int64_t kPieceRows = 512;
-    const int64_t     batch = args.scores != nullptr ? args.tokens
-                                                     : std::clamp(kScratchScores / std::max<int64_t>(most, 1), int64_t{1}, args.tokens);
+    int64_t           batch = args.tokens;
+    if (args.scores == nullptr) {
+        batch = std::clamp(kScratchScores / std::max<int64_t>(most, 1), int64_t{1}, args.tokens);
+    }
     const int64_t     pieces = (most + kPieceRows - 1) / kPieceRows;
     for (int64_t start = 0; start < args.tokens; start += batch) {
         const int64_t tokens = std::min(batch, args.tokens - start);
-        float        *scores = args.scores != nullptr ? args.scores : nullptr;
-        if (scores == nullptr && most > args.top_k) {
+        float        *scores = args.scores;
+        if (scores != nullptr) {
+            scores += start * stride;
+        } else if (wanted(most)) {
             scores = scores_.take<float>(tokens * stride);
         }
-        const auto scores_of = [&](int64_t t) { return scores + (args.scores != nullptr ? start + t : t) * stride; };
+        const auto scores_of = [&](int64_t t) { return scores != nullptr ? scores + t * stride : nullptr; };
 
         if (wanted(most)) {
             pool_.run(tokens * pieces, tokens * most * args.heads * args.dim, [&](int64_t item, uint32_t) {

@@ -82,7 +82,7 @@ int64_t CpuOps::rows_per_item(int64_t rows, int64_t most) const {
     const int64_t panel = kernels_.panel_rows;
     const int64_t items = int64_t{threads()} * ThreadPool::kRangesPerThread;
     const int64_t even = (rows + items - 1) / items;
-    return std::clamp((even + panel - 1) / panel * panel, panel, std::max(panel, most));
+    return std::clamp((even + panel - 1) / panel * panel, panel, std::max(panel, most / panel * panel));
 }
 
 void CpuOps::multiply_all(std::span<const Product> products) {
@@ -92,7 +92,7 @@ void CpuOps::multiply_all(std::span<const Product> products) {
         rows += product.rows;
         work += product.rows * product.columns * product.tokens;
     }
-    const int64_t per_item = rows_per_item(rows, rows);
+    const int64_t per_item = rows_per_item(rows, rows + kernels_.panel_rows);
     const auto    items_of = [&](const Product &product) { return (product.rows + per_item - 1) / per_item; };
     int64_t       items = 0;
     for (const Product &product : products) {

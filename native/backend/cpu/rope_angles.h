@@ -1,4 +1,4 @@
-/* Sines and cosines of rotations. All layers of a step rotate by the same few sets of angles, so the last sets are kept. */
+/* Sines and cosines of rotations. All layers of a step rotate by the same few sets of angles: the last are kept. */
 #pragma once
 
 #include <cstdint>
