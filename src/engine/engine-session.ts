@@ -1,6 +1,7 @@
+import type { ModelShape } from '../model/index.js';
 import { Arena, ErrorSlot, Struct } from './abi.js';
 import type { Library, ModelHandle, SessionHandle } from './abi.js';
-import type { Engine } from './engine.js';
+import type { CallQueue } from './call-queue.js';
 import { readTaps, tapMask } from './taps.js';
 import type { TapKind, TapRecord } from './taps.js';
 
@@ -51,10 +52,17 @@ export interface EvalResult {
 /** Most candidates that one call returns without a buffer of its own. */
 const usualCandidates = 1024;
 
+/** What a session needs of its engine. */
+export interface SessionOwner {
+  readonly library: Library;
+  readonly shape: ModelShape;
+  readonly calls: CallQueue;
+  readonly onClose: (session: EngineSession) => void;
+}
+
 /** One timeline of tokens and its KV cache. */
 export class EngineSession {
-  readonly #engine: Engine;
-  readonly #library: Library;
+  readonly #owner: SessionOwner;
   #handle: SessionHandle | undefined;
   readonly #arena: Arena;
   readonly #error: ErrorSlot;
@@ -69,9 +77,8 @@ export class EngineSession {
   readonly context: number;
   readonly prefillChunk: number;
 
-  private constructor(engine: Engine, library: Library, options: SessionOptions) {
-    this.#engine = engine;
-    this.#library = library;
+  private constructor(owner: SessionOwner, options: SessionOptions) {
+    this.#owner = owner;
     this.context = options.context;
     this.prefillChunk = options.prefillChunk;
     this.#arena = new Arena(
@@ -87,12 +94,11 @@ export class EngineSession {
   }
 
   static async open(
-    engine: Engine,
-    library: Library,
+    owner: SessionOwner,
     model: ModelHandle,
     options: SessionOptions,
   ): Promise<EngineSession> {
-    const session = new EngineSession(engine, library, options);
+    const session = new EngineSession(owner, options);
     const arena = new Arena(256);
     try {
       const args = new Struct(arena, 'ds4_session_args');
@@ -100,7 +106,7 @@ export class EngineSession {
       args.setU64('context', options.context);
       args.setU32('checkpoint_count', options.checkpoints ?? 4);
       const out = arena.take(8);
-      const status = await library.sessionOpen(
+      const status = await owner.library.sessionOpen(
         model,
         args.address,
         arena.address(out),
@@ -136,7 +142,7 @@ export class EngineSession {
       const sizes = new Struct(arena, 'ds4_session_sizes');
       error.check(
         'ds4_session_measure',
-        this.#library.sessionMeasure(this.#live(), sizes.address, error.address),
+        this.#owner.library.sessionMeasure(this.#live(), sizes.address, error.address),
       );
       return {
         kvBytes: sizes.u64('kv_bytes'),
@@ -155,7 +161,7 @@ export class EngineSession {
    * @throws CancelledError, NonFiniteError, NativeError.
    */
   eval(tokens: Int32Array, request: EvalRequest = {}): Promise<EvalResult> {
-    return this.#engine.exclusive(() => this.#evalNow(tokens, request));
+    return this.#owner.calls.run(() => this.#evalNow(tokens, request));
   }
 
   async #evalNow(tokens: Int32Array, request: EvalRequest): Promise<EvalResult> {
@@ -171,17 +177,17 @@ export class EngineSession {
     args.setU64('tokens', this.#arena.address(this.#tokens));
     args.setU64('position', this.#position);
 
-    const big = new BigBuffers(this.#engine, tokens.length, request);
+    const big = new BigBuffers(this.#owner.shape, tokens.length, request);
     try {
       big.fill(args, request);
-      const count = Math.min(request.candidates ?? 0, this.#engine.description.shape.vocab);
+      const count = Math.min(request.candidates ?? 0, this.#owner.shape.vocab);
       args.setU32('candidate_count', count);
       const ids = big.candidateIds ?? { arena: this.#arena, offset: this.#candidateIds };
       const logits = big.candidateLogits ?? { arena: this.#arena, offset: this.#candidateLogits };
       args.setU64('candidate_id', ids.arena.address(ids.offset));
       args.setU64('candidate_logit', logits.arena.address(logits.offset));
 
-      const status = await this.#library.eval(
+      const status = await this.#owner.library.eval(
         handle,
         args.address,
         this.#result.address,
@@ -207,8 +213,8 @@ export class EngineSession {
 
   /** Remembers the present position so that `rewind` can come back to it exactly. */
   checkpoint(): Promise<void> {
-    return this.#engine.exclusive(async () => {
-      const status = await this.#library.checkpoint(this.#live(), this.#error.address);
+    return this.#owner.calls.run(async () => {
+      const status = await this.#owner.library.checkpoint(this.#live(), this.#error.address);
       this.#error.check('ds4_checkpoint', status);
     });
   }
@@ -219,8 +225,8 @@ export class EngineSession {
    * @returns the position reached; the caller evaluates the rest again.
    */
   rewind(position: number): Promise<number> {
-    return this.#engine.exclusive(async () => {
-      const status = await this.#library.rewind(
+    return this.#owner.calls.run(async () => {
+      const status = await this.#owner.library.rewind(
         this.#live(),
         position,
         this.#arena.address(this.#reached),
@@ -234,12 +240,12 @@ export class EngineSession {
 
   /** May be called more than once. */
   close(): Promise<void> {
-    return this.#engine.exclusive(() => {
+    return this.#owner.calls.run(() => {
       if (this.#handle !== undefined) {
-        this.#library.sessionClose(this.#handle);
+        this.#owner.library.sessionClose(this.#handle);
         this.#handle = undefined;
         this.#arena.free();
-        this.#engine.forget(this);
+        this.#owner.onClose(this);
       }
       return Promise.resolve();
     });
@@ -266,8 +272,7 @@ class BigBuffers {
   readonly candidateLogits: Place | undefined;
   readonly #wantHidden: boolean;
 
-  constructor(engine: Engine, tokens: number, request: EvalRequest) {
-    const { shape } = engine.description;
+  constructor(shape: ModelShape, tokens: number, request: EvalRequest) {
     this.#logits = (request.logitsRows ?? 0) * shape.vocab;
     this.#hidden = tokens * shape.hcCount * shape.embedding;
     this.#wantHidden = request.wantHidden ?? false;

@@ -1,6 +1,7 @@
 import type { ModelDescription } from '../model/index.js';
 import { Arena, ErrorSlot, loadLibrary, Struct } from './abi.js';
 import type { Library, ModelHandle } from './abi.js';
+import { CallQueue } from './call-queue.js';
 import { EngineSession } from './engine-session.js';
 import type { SessionOptions } from './engine-session.js';
 import type { BackendName } from './library.js';
@@ -45,7 +46,7 @@ export class Engine {
   readonly slice: LayerSlice;
   #model: ModelHandle | undefined;
   #info: EngineInfo | undefined;
-  #tail: Promise<unknown> = Promise.resolve();
+  readonly #calls = new CallQueue();
   readonly #sessions = new Set<EngineSession>();
   #closing: Promise<void> | undefined;
 
@@ -97,7 +98,7 @@ export class Engine {
    * @throws NativeError with the library's sentence; CancelledError after `cancel()`.
    */
   load(): Promise<void> {
-    return this.exclusive(async () => {
+    return this.#calls.run(async () => {
       if (this.#model !== undefined) {
         throw new Error('the model is loaded already');
       }
@@ -150,25 +151,25 @@ export class Engine {
 
   /** @throws NativeError, for example when the KV cache does not fit in memory. */
   async openSession(options: SessionOptions): Promise<EngineSession> {
-    const session = await this.exclusive(() => {
+    const session = await this.#calls.run(() => {
       if (this.#model === undefined) {
         throw new Error('the model is not loaded');
       }
-      return EngineSession.open(this, this.#library, this.#model, options);
+      return EngineSession.open(
+        {
+          library: this.#library,
+          shape: this.description.shape,
+          calls: this.#calls,
+          onClose: (session) => {
+            this.#sessions.delete(session);
+          },
+        },
+        this.#model,
+        options,
+      );
     });
     this.#sessions.add(session);
     return session;
-  }
-
-  /** Runs `work` when no other native call of this engine is under way. */
-  exclusive<Result>(work: () => Promise<Result>): Promise<Result> {
-    const result = this.#tail.then(work, work);
-    this.#tail = result.catch(() => undefined);
-    return result;
-  }
-
-  forget(session: EngineSession): void {
-    this.#sessions.delete(session);
   }
 
   /** Stops the running call and frees everything. May be called more than once. */
@@ -182,7 +183,7 @@ export class Engine {
     for (const session of [...this.#sessions]) {
       await session.close();
     }
-    await this.exclusive(() => {
+    await this.#calls.run(() => {
       if (this.#model !== undefined) {
         this.#library.modelClose(this.#model);
         this.#model = undefined;
