@@ -1,6 +1,5 @@
 #include "model/hash_table.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "failure.h"
@@ -13,13 +12,11 @@ void copy_hash_table(const std::byte *from, std::span<int32_t> to, int64_t used,
     const auto columns = static_cast<size_t>(used);
     for (size_t token = 0; token * columns < to.size(); ++token) {
         const std::span<const int32_t> ids = to.subspan(token * columns, columns);
-        for (size_t i = 0; i < columns; ++i) {
-            const auto before = ids.first(i);
-            const bool unknown = ids[i] < 0 || ids[i] >= expert_count;
-            if (unknown || std::ranges::find(before, ids[i]) != before.end()) {
+        for (const int32_t id : ids) {
+            if (id < 0 || id >= expert_count) {
                 throw Failure(DS4_E_ARGUMENT, "tensor " + name + " routes token " + std::to_string(token) +
-                                                  " to expert " + std::to_string(ids[i]) +
-                                                  (unknown ? " of " + std::to_string(expert_count) : " twice"));
+                                                  " to expert " + std::to_string(id) + " of " +
+                                                  std::to_string(expert_count));
             }
         }
     }

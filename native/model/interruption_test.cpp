@@ -116,6 +116,19 @@ TEST(after_a_cancelled_chunk_the_chunk_before_can_still_be_taken_back) {
     CHECK(cancelled > 15);
 }
 
+TEST(cancelling_is_noticed_at_the_end_of_the_layer_at_the_latest) {
+    Watched watched;
+    watched.action = [&] { watched.tiny.telemetry->set(DS4_WORD_CANCEL, 1); };
+    const size_t calls = watched.count_calls();
+    for (size_t number = 0; number < calls; number += 7) {
+        const auto session = watched.session();
+        watched.interrupted(*session, number);
+        watched.tiny.telemetry->set(DS4_WORD_CANCEL, 0);
+
+        CHECK(watched.calls - number < calls / 4); /* of five layers */
+    }
+}
+
 TEST(a_set_cancel_word_stops_an_evaluation_before_it_begins) {
     TinyModel      tiny;
     model::Session session(tiny.open(), {.context = 40, .prefill_chunk = 20, .checkpoint_count = 0});

@@ -72,6 +72,23 @@ TEST(every_chunk_size_gives_the_same_bits_in_logits_and_cache) {
     }
 }
 
+TEST(every_tensor_has_a_say_in_the_logits) {
+    const std::vector<int32_t> tokens = tiny_tokens(70);
+    TinyModel                  tiny;
+    const std::vector<float>   want = one_by_one(tiny.open(), tokens).logits;
+    for (const ds4_tensor &tensor : tiny.tensors) {
+        TinyModel changed;
+        changed.turn_around(tensor.role, tensor.layer);
+        model::Session session(changed.open(), kRoomy);
+
+        const std::vector<float> got = run(session, tokens, 70);
+
+        if (same_bits(got, want)) {
+            test::report(false, __FILE__, __LINE__, model::tensor_name(tensor.role, tensor.layer));
+        }
+    }
+}
+
 TEST(rounding_of_kv_rows_is_a_switch_of_the_model) {
     const std::vector<int32_t> tokens = tiny_tokens(60);
     TinyModel                  rounded({.round_trips = true});

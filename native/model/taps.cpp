@@ -19,7 +19,6 @@ std::span<float> Taps::add(uint32_t kind, int64_t layer, uint64_t position, uint
         if (start + sizeof(ds4_tap_record) <= buffer_.size()) {
             std::memset(buffer_.data() + start, 0, sizeof(ds4_tap_record));
         }
-        buffer_ = {}; /* a later, smaller record must not be written behind a gap */
         return {};
     }
     const ds4_tap_record record{

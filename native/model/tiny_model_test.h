@@ -91,6 +91,22 @@ public:
     }
     std::byte *data(uint32_t role, int32_t layer) { return bytes.data() + tensor(role, layer).offset; }
 
+    /* Makes a tensor another valid one: signs turned, or experts of a hash table shifted by one. */
+    void turn_around(uint32_t role, int32_t layer) {
+        const ds4_tensor        &turned = tensor(role, layer);
+        const auto               type = static_cast<quant::Type>(turned.type);
+        const quant::BlockLayout block = quant::block_layout(type);
+        std::byte *const         to = data(role, layer);
+        for (uint64_t at = 0; at < turned.bytes; at += static_cast<uint64_t>(block.bytes)) {
+            if (type == quant::Type::i32) {
+                to[at] = static_cast<std::byte>((static_cast<uint32_t>(to[at]) + 1) % shape.expert_count);
+            } else {
+                /* The highest byte of a number, or of a block's scale, has the sign. */
+                to[at + (type == quant::Type::f32 ? 3 : 1)] ^= std::byte{0x80};
+            }
+        }
+    }
+
     /* Writes the bytes to a file, once. */
     const std::string &path() {
         if (!file_) {
