@@ -84,8 +84,10 @@ ts: dist/cli/main.js ## build the command line (TypeScript)
 # ---- checks ---------------------------------------------------------------------------------------
 
 test: all $(NATIVE_TEST) lint ## run every test and the linters
-	$(NATIVE_TEST)
-	npx vitest run
+	@mkdir -p build/results && rm -f build/results/*
+	$(NATIVE_TEST) | tee build/results/native.log
+	status=0; npx vitest run --reporter=default --reporter=json --outputFile.json=build/results/vitest.json || status=$$?; \
+	node tools/test-summary.mjs build/results/native.log build/results/vitest.json && exit $$status
 
 test-native: $(NATIVE_TEST) ## run the native tests (SANITIZE=address,undefined or thread to instrument them)
 	$(NATIVE_TEST)
