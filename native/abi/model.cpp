@@ -63,6 +63,7 @@ std::shared_ptr<model::Model> load(const ModelArgs &args) {
         .threads = args.plan.thread_count,
         .exact = args.plan.arithmetic == DS4_ARITHMETIC_EXACT,
         .instruction_set = args.plan.instruction_set,
+        .cancel = args.telemetry->words() + DS4_WORD_CANCEL,
     });
     const model::WeightSources sources{
         .files = args.files,

@@ -6,7 +6,8 @@
  *   brackets, last index fastest. Outputs do not overlap inputs unless the comment says "in place".
  * - The value of a token depends on that token's inputs only and is computed in an order that does not depend on
  *   the batch size, the thread count or where the weights live: any split into batches gives the same bits.
- * - Arguments were checked by the caller; an op throws only for device failures.
+ * - Arguments were checked by the caller; an op throws only for device failures, and when it is cancelled: then its
+ *   outputs hold anything.
  */
 #pragma once
 
@@ -274,6 +275,7 @@ struct BackendOptions {
     uint32_t threads = 0;         /* 0: as many as the process may use */
     bool     exact = false;       /* float32 throughout */
     uint32_t instruction_set = 0; /* DS4_ISA_* of ds4.h, host backends */
+    uint64_t *cancel = nullptr;   /* atomic word; while it is not 0 a long op ends early with DS4_E_CANCELLED */
 };
 
 /* One opened device with its arithmetic. Destroyed last, after everything that holds memory of it. */

@@ -6,9 +6,9 @@
 
 namespace ds4::backend::cpu {
 
-CpuOps::CpuOps(uint32_t threads, Arithmetic arithmetic, uint32_t instruction_set)
+CpuOps::CpuOps(uint32_t threads, Arithmetic arithmetic, uint32_t instruction_set, uint64_t *cancel)
     : kernels_(kernels_of(choose_instruction_set(instruction_set))), arithmetic_(arithmetic),
-      pool_(threads == 0 ? usable_processors() : threads), workspaces_(pool_.threads()) {}
+      pool_(threads == 0 ? usable_processors() : threads, cancel), workspaces_(pool_.threads()) {}
 
 bool CpuOps::supports(quant::Type type) const {
     return quant::is_weight_type(type);

@@ -17,7 +17,8 @@ public:
      * Otherwise quantised weights meet activations of 8 bits. */
     enum class Arithmetic { fast, exact };
 
-    CpuOps(uint32_t threads, Arithmetic arithmetic, uint32_t instruction_set);
+    /* `cancel`: see ThreadPool; may be nullptr. */
+    CpuOps(uint32_t threads, Arithmetic arithmetic, uint32_t instruction_set, uint64_t *cancel = nullptr);
 
     uint32_t threads() const { return pool_.threads(); }
 

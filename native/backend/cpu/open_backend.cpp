@@ -23,7 +23,7 @@ Backend open_backend(const BackendOptions &options) {
     std::unique_ptr<Device> device = open_device(options.device);
     const uint32_t          instruction_set = cpu::choose_instruction_set(options.instruction_set);
     const auto arithmetic = options.exact ? CpuOps::Arithmetic::exact : CpuOps::Arithmetic::fast;
-    auto       ops = std::make_unique<CpuOps>(options.threads, arithmetic, instruction_set);
+    auto       ops = std::make_unique<CpuOps>(options.threads, arithmetic, instruction_set, options.cancel);
     const uint32_t threads = ops->threads();
     return {.device = std::move(device), .ops = std::move(ops), .threads = threads, .instruction_set = instruction_set};
 }

@@ -33,7 +33,7 @@ void relax() {
 
 } // namespace
 
-ThreadPool::ThreadPool(uint32_t threads) {
+ThreadPool::ThreadPool(uint32_t threads, uint64_t *cancel) : cancel_(cancel) {
     threads = std::min(threads, kInside);
     workers_.reserve(threads);
     try {

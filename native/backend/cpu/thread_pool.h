@@ -12,12 +12,15 @@
 #include <thread>
 #include <vector>
 
+#include "failure.h"
+
 namespace ds4::backend::cpu {
 
 class ThreadPool {
 public:
-    /* `threads` counts the caller; at least 1. Throws Failure(DS4_E_DEVICE) if the system gives no thread. */
-    explicit ThreadPool(uint32_t threads);
+    /* `threads` counts the caller; at least 1. While the word at `cancel` is not 0, large loops end early and throw: a
+     * single one can take a second on a small machine. Throws Failure(DS4_E_DEVICE) if the system gives no thread. */
+    explicit ThreadPool(uint32_t threads, uint64_t *cancel = nullptr);
     ~ThreadPool();
     ThreadPool(const ThreadPool &) = delete;
     ThreadPool &operator=(const ThreadPool &) = delete;
@@ -26,22 +29,37 @@ public:
 
     /* Calls body(item, thread) for each item of [0, items), thread in [0, threads()). `work` is a guess of the
      * multiplications of the whole loop; small loops run on the caller alone. Not reentrant, one caller at a time.
-     * The body must not throw. */
+     * The body must not throw. Throws Failure(DS4_E_CANCELLED); then some items did not run. */
     template <typename Body> void run(int64_t items, int64_t work, const Body &body) {
-        if (items <= 1 || work < kSmallWork || workers_.empty()) {
+        if (items <= 1 || work < kSmallWork) {
             for (int64_t item = 0; item < items; ++item) {
                 body(item, uint32_t{0});
             }
             return;
         }
-        share(items, &body, [](const void *opaque, int64_t item, uint32_t thread) {
-            (*static_cast<const Body *>(opaque))(item, thread);
-        });
+        const auto unless_cancelled = [&](int64_t item, uint32_t thread) {
+            if (!cancelled()) {
+                body(item, thread);
+            }
+        };
+        if (workers_.empty()) {
+            for (int64_t item = 0; item < items; ++item) {
+                unless_cancelled(item, uint32_t{0});
+            }
+        } else {
+            using Checked = decltype(unless_cancelled);
+            share(items, &unless_cancelled, [](const void *opaque, int64_t item, uint32_t thread) {
+                (*static_cast<const Checked *>(opaque))(item, thread);
+            });
+        }
+        if (cancelled()) {
+            throw Failure(DS4_E_CANCELLED, "the evaluation was cancelled");
+        }
     }
 
     /* The same with ranges of items: body(first, last, thread). For many small items. */
     template <typename Body> void run_ranges(int64_t items, int64_t work, const Body &body) {
-        if (work < kSmallWork || workers_.empty()) {
+        if (work < kSmallWork) {
             if (items > 0) {
                 body(int64_t{0}, items, uint32_t{0});
             }
@@ -64,10 +82,16 @@ private:
      * multiplications. */
     static constexpr int64_t kSmallWork = 40'000;
 
+    bool cancelled() const {
+        return cancel_ != nullptr && std::atomic_ref<uint64_t>(*cancel_).load(std::memory_order_relaxed) != 0;
+    }
+
     void share(int64_t items, const void *body, Call call);
     void take_items(uint32_t thread);
     void serve(uint32_t thread);
     void stop() noexcept;
+
+    uint64_t *const cancel_;
 
     /* The loop in progress. Written only while it is closed and no worker is inside. */
     Call        call_ = nullptr;

@@ -68,3 +68,22 @@ TEST("sleeping workers come back for the next loop, and a pool without work can 
 TEST("there is at least one processor to use") {
     CHECK(ds4::backend::cpu::usable_processors() >= 1);
 }
+
+TEST("a cancelled loop stops taking items and says so, and the next one runs again") {
+    for (const uint32_t threads : {1u, 2u, 3u}) {
+        uint64_t             cancel = 0;
+        ThreadPool           pool(threads, &cancel);
+        std::atomic<int64_t> ran = 0;
+
+        CHECK_FAILS(DS4_E_CANCELLED, pool.run(1000, kPlenty, [&](int64_t, uint32_t) {
+            ++ran;
+            std::atomic_ref<uint64_t>(cancel).store(1, std::memory_order_relaxed);
+        }));
+        CHECK(ran < 1000);
+
+        cancel = 0;
+        ran = 0;
+        pool.run(1000, kPlenty, [&](int64_t, uint32_t) { ++ran; });
+        CHECK(ran == 1000);
+    }
+}
