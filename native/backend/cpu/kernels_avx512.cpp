@@ -165,37 +165,16 @@ template <int count> void sum_many(const Vec *v, float *out) {
 
 #include "backend/cpu/lane_kernels.inc"
 
+using namespace avx512; /* panels.h */
+
 size_t multiply_scratch_bytes(int64_t columns) {
     const size_t floats = float_scratch_bytes(columns);
-    return floats > avx512::kPanelScratchBytes ? floats : avx512::kPanelScratchBytes;
+    return floats > kPanelScratchBytes ? floats : kPanelScratchBytes;
 }
 
-constexpr Kernels kTable = {
-    .instruction_set = DS4_ISA_AVX512,
-    .multiply_float = multiply_float,
-    .multiply_32 = avx512::multiply_32,
-    .multiply_256 = avx512::multiply_256,
-    .multiply_scratch_bytes = multiply_scratch_bytes,
-    .panel_rows = avx512::kPanelRows,
-    .bytes_32 = avx512::bytes_32,
-    .bytes_256 = avx512::bytes_256,
-    .quantise_32 = avx512::quantise_32,
-    .quantise_256 = avx512::quantise_256,
-    .inverse_rms = inverse_rms,
-    .scale = scale,
-    .rotate = rotate,
-    .rotate_back = rotate_back,
-    .fp8_round_trip = fp8_round_trip,
-    .fp4_round_trip = fp4_round_trip,
-    .hadamard = hadamard,
-    .collapse = collapse,
-    .expand = expand,
-    .gated = gated,
-    .add = add,
-    .attend = attend,
-    .index_scores = index_scores,
-    .pool = pool,
-};
+constexpr uint32_t kInstructionSet = DS4_ISA_AVX512;
+
+#include "backend/cpu/kernel_table.inc"
 
 } // namespace
 

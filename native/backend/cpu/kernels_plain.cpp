@@ -280,32 +280,10 @@ void quantise_256(const float *x, int64_t columns, std::byte *out) {
     quant::quantise_q8_256(x, columns, reinterpret_cast<quant::Q8Block256 *>(out));
 }
 
-constexpr Kernels kTable = {
-    .instruction_set = DS4_ISA_PLAIN,
-    .multiply_float = multiply_float,
-    .multiply_32 = multiply_32,
-    .multiply_256 = multiply_256,
-    .multiply_scratch_bytes = multiply_scratch_bytes,
-    .panel_rows = 8,
-    .bytes_32 = bytes_32,
-    .bytes_256 = bytes_256,
-    .quantise_32 = quantise_32,
-    .quantise_256 = quantise_256,
-    .inverse_rms = inverse_rms,
-    .scale = scale,
-    .rotate = rotate,
-    .rotate_back = rotate_back,
-    .fp8_round_trip = fp8_round_trip,
-    .fp4_round_trip = fp4_round_trip,
-    .hadamard = hadamard,
-    .collapse = collapse,
-    .expand = expand,
-    .gated = gated,
-    .add = add,
-    .attend = attend,
-    .index_scores = index_scores,
-    .pool = pool,
-};
+constexpr uint32_t kInstructionSet = DS4_ISA_PLAIN;
+constexpr int64_t  kPanelRows = 8;
+
+#include "backend/cpu/kernel_table.inc"
 
 } // namespace
 

@@ -25,6 +25,7 @@ namespace ds4::backend::cpu::avx512 {
 namespace {
 
 using Vec = __m512;
+using Ints = __m512i;
 
 Vec zero() {
     return _mm512_setzero_ps();
@@ -40,10 +41,6 @@ Vec load(const float *p) {
 
 float peak(Vec v) {
     return _mm512_reduce_max_ps(v);
-}
-
-int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
 }
 
 /* ---- activations of 8 bits --------------------------------------------------------------------------------------- */
@@ -96,65 +93,67 @@ int32_t sum_of_bytes(__m128i bytes) {
 
 /* ---- panels of 16 rows ------------------------------------------------------------------------------------------- */
 
-constexpr int64_t kChunk = 1024; /* columns unpacked at a time: such a panel stays in the first-level cache */
+/* First what panel_formats.inc and panel_products.inc ask for; they tell what each name means. */
 
-/* An unpacked piece of a panel. Group g has its bytes at bytes[g * registers per group], four columns of 16 rows each,
- * and its scale and minimum, if the format has one, per row. */
-struct Panel {
-    __m512i bytes[kChunk / 4];
-    Vec     scale[kChunk / 16];
-    Vec     minimum[kChunk / 16];
-};
+/* The bytes of signed weights stand in a panel 128 too high, so that they are unsigned. */
+constexpr int kStoredAbove = 128;
 
-/* 16 rows of a matrix; rows past the end repeat the last one. */
-struct Rows {
-    const std::byte *row[kPanelRows];
-    __m512i          offset; /* of each row from the first, for gathering */
-};
+constexpr int kTileTokens = 8;
 
-Rows point_at(const std::byte *weights, int64_t row_bytes, int64_t count) {
-    Rows rows;
-    alignas(64) int32_t offset[kPanelRows];
-    for (int i = 0; i < kPanelRows; ++i) {
-        const int64_t r = i < count ? i : count - 1;
-        rows.row[i] = weights + r * row_bytes;
-        offset[i] = static_cast<int32_t>(r * row_bytes);
-    }
-    rows.offset = _mm512_load_si512(offset);
-    return rows;
+Ints load_ints(const int32_t *p) {
+    return _mm512_load_si512(p);
 }
 
-/* Four bytes at `at` of every row. */
-__m512i gather(const Rows &rows, int64_t at) {
-    return _mm512_i32gather_epi32(rows.offset, rows.row[0] + at, 1);
+Ints gather_at(const std::byte *p, Ints offsets) {
+    return _mm512_i32gather_epi32(offsets, p, 1);
 }
 
-Vec low_f16(__m512i dwords) {
+Ints shift_left(Ints v, int bits) {
+    return _mm512_slli_epi32(v, static_cast<unsigned>(bits));
+}
+
+Vec to_floats(Ints v) {
+    return _mm512_cvtepi32_ps(v);
+}
+
+Vec multiply_add(Vec a, Vec b, Vec c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+Vec subtract_product(Vec a, Vec b, Vec c) {
+    return _mm512_fnmadd_ps(a, b, c);
+}
+
+void store_part(float *p, Vec v, int n) {
+    _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1u), v);
+}
+
+Vec low_f16(Ints dwords) {
     return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(dwords));
 }
 
-Vec high_f16(__m512i dwords) {
+Vec high_f16(Ints dwords) {
     return low_f16(_mm512_srli_epi32(dwords, 16));
 }
 
-__m512i two_rows(const std::byte *a, const std::byte *b) {
+Ints two_rows(const std::byte *a, const std::byte *b) {
     const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(a));
     const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(b));
     return _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
 }
 
 /* 32 bytes at `at` of 16 rows -> out[c] = bytes 4 c .. 4 c + 3 of each row. */
-[[gnu::always_inline]] inline void transpose_32(const Rows &rows, int64_t at, __m512i *out) {
-    __m512i z[8];
+[[gnu::always_inline]] inline void transpose_32(const std::byte *const *row, int64_t at, Ints *out) {
+    Ints z[8];
     for (int i = 0; i < 4; ++i) {
-        z[i] = two_rows(rows.row[i] + at, rows.row[i + 4] + at);
-        z[i + 4] = two_rows(rows.row[i + 8] + at, rows.row[i + 12] + at);
+        z[i] = two_rows(row[i] + at, row[i + 4] + at);
+        z[i + 4] = two_rows(row[i + 8] + at, row[i + 12] + at);
     }
     for (int half = 0; half < 8; half += 4) {
-        const __m512i a = _mm512_unpacklo_epi32(z[half], z[half + 1]);
-        const __m512i b = _mm512_unpackhi_epi32(z[half], z[half + 1]);
-        const __m512i c = _mm512_unpacklo_epi32(z[half + 2], z[half + 3]);
-        const __m512i d = _mm512_unpackhi_epi32(z[half + 2], z[half + 3]);
+        const Ints a = _mm512_unpacklo_epi32(z[half], z[half + 1]);
+        const Ints b = _mm512_unpackhi_epi32(z[half], z[half + 1]);
+        const Ints c = _mm512_unpacklo_epi32(z[half + 2], z[half + 3]);
+        const Ints d = _mm512_unpackhi_epi32(z[half + 2], z[half + 3]);
         z[half] = _mm512_unpacklo_epi64(a, c);
         z[half + 1] = _mm512_unpackhi_epi64(a, c);
         z[half + 2] = _mm512_unpacklo_epi64(b, d);
@@ -167,247 +166,106 @@ __m512i two_rows(const std::byte *a, const std::byte *b) {
 }
 
 /* The same for 16 bytes: four registers. */
-[[gnu::always_inline]] inline void transpose_16(const Rows &rows, int64_t at, __m512i *out) {
-    __m512i z[4];
+[[gnu::always_inline]] inline void transpose_16(const std::byte *const *row, int64_t at, Ints *out) {
+    Ints z[4];
     for (int i = 0; i < 4; ++i) {
-        const auto load_row = [&](int row) {
-            return _mm_loadu_si128(reinterpret_cast<const __m128i *>(rows.row[row] + at));
+        const auto load_row = [&](int r) {
+            return _mm_loadu_si128(reinterpret_cast<const __m128i *>(row[r] + at));
         };
         z[i] = _mm512_castsi128_si512(load_row(i));
         z[i] = _mm512_inserti32x4(z[i], load_row(i + 4), 1);
         z[i] = _mm512_inserti32x4(z[i], load_row(i + 8), 2);
         z[i] = _mm512_inserti32x4(z[i], load_row(i + 12), 3);
     }
-    const __m512i a = _mm512_unpacklo_epi32(z[0], z[1]);
-    const __m512i b = _mm512_unpackhi_epi32(z[0], z[1]);
-    const __m512i c = _mm512_unpacklo_epi32(z[2], z[3]);
-    const __m512i d = _mm512_unpackhi_epi32(z[2], z[3]);
+    const Ints a = _mm512_unpacklo_epi32(z[0], z[1]);
+    const Ints b = _mm512_unpackhi_epi32(z[0], z[1]);
+    const Ints c = _mm512_unpacklo_epi32(z[2], z[3]);
+    const Ints d = _mm512_unpackhi_epi32(z[2], z[3]);
     out[0] = _mm512_unpacklo_epi64(a, c);
     out[1] = _mm512_unpackhi_epi64(a, c);
     out[2] = _mm512_unpacklo_epi64(b, d);
     out[3] = _mm512_unpackhi_epi64(b, d);
 }
 
-__m512i all_bytes(int value) {
+Ints all_bytes(int value) {
     return _mm512_set1_epi8(static_cast<char>(value));
 }
 
-__m512i bits_at(__m512i v, int shift, int mask) {
+Ints bits_at(Ints v, int shift, int mask) {
     return _mm512_and_si512(_mm512_srli_epi32(v, static_cast<unsigned>(shift)), all_bytes(mask));
 }
 
 /* Byte `index` of each lane as a float. */
-Vec byte_as_float(__m512i v, int index) {
-    const __m512i shifted = _mm512_srli_epi32(v, static_cast<unsigned>(8 * index));
+Vec byte_as_float(Ints v, int index) {
+    const Ints shifted = _mm512_srli_epi32(v, static_cast<unsigned>(8 * index));
     return _mm512_cvtepi32_ps(_mm512_and_si512(shifted, _mm512_set1_epi32(255)));
 }
 
-/* A format says: values per block, columns per scale, whether its bytes are stored 128 too high, whether it has minima,
- * the block size of the activations, and how to unpack one block into the panel from group `group` on. */
-struct FormatQ8_0 {
-    static constexpr int  kBlock = 32, kGroup = 32, kActivation = 32;
-    static constexpr bool kShifted = true, kMinimum = false;
-    static constexpr int64_t kBytes = sizeof(quant::BlockQ8_0);
-
-    static void unpack(const Rows &rows, int64_t at, Panel &panel, int group) {
-        __m512i *bytes = panel.bytes + group * 8;
-        transpose_32(rows, at + 2, bytes);
-        for (int c = 0; c < 8; ++c) {
-            bytes[c] = _mm512_xor_si512(bytes[c], all_bytes(128));
-        }
-        panel.scale[group] = low_f16(gather(rows, at));
-    }
-};
-
-struct FormatMxfp4 {
-    static constexpr int  kBlock = 32, kGroup = 32, kActivation = 32;
-    static constexpr bool kShifted = true, kMinimum = false;
-    static constexpr int64_t kBytes = sizeof(quant::BlockMxfp4);
-
-    static void unpack(const Rows &rows, int64_t at, Panel &panel, int group) {
-        /* Twice the value of each code, and 128. */
-        const __m512i table = _mm512_broadcast_i32x4(_mm_setr_epi8(-128, -127, -126, -125, -124, -122, -120, -116, -128,
-                                                                   127, 126, 125, 124, 122, 120, 116));
-        __m512i packed[4];
-        transpose_16(rows, at + 1, packed);
-        __m512i *bytes = panel.bytes + group * 8;
-        for (int c = 0; c < 4; ++c) {
-            bytes[c] = _mm512_shuffle_epi8(table, bits_at(packed[c], 0, 15));
-            bytes[c + 4] = _mm512_shuffle_epi8(table, bits_at(packed[c], 4, 15));
-        }
-        const __m512i   exponent = _mm512_and_si512(gather(rows, at), _mm512_set1_epi32(255));
-        const __m512i   normal = _mm512_slli_epi32(_mm512_sub_epi32(exponent, _mm512_set1_epi32(1)), 23);
-        const __m512i   subnormal = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), exponent);
-        const __mmask16 small = _mm512_cmplt_epi32_mask(exponent, _mm512_set1_epi32(2));
-        panel.scale[group] = _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, small, subnormal));
-    }
-};
-
-struct FormatQ2K {
-    static constexpr int  kBlock = 256, kGroup = 16, kActivation = 256;
-    static constexpr bool kShifted = false, kMinimum = true;
-    static constexpr int64_t kBytes = sizeof(quant::BlockQ2K);
-
-    static void unpack(const Rows &rows, int64_t at, Panel &panel, int group) {
-        for (int half = 0; half < 2; ++half) {
-            __m512i packed[8];
-            transpose_32(rows, at + 16 + 32 * half, packed);
-            for (int pair = 0; pair < 4; ++pair) {
-                __m512i *bytes = panel.bytes + (group + 8 * half + 2 * pair) * 4;
-                for (int c = 0; c < 8; ++c) {
-                    bytes[c] = bits_at(packed[c], 2 * pair, 3);
-                }
-            }
-        }
-        const __m512i both = gather(rows, at + 80);
-        const Vec     d = low_f16(both);
-        const Vec     dmin = high_f16(both);
-        for (int four = 0; four < 4; ++four) {
-            const __m512i scales = gather(rows, at + 4 * four);
-            const __m512i low = bits_at(scales, 0, 15);
-            const __m512i high = bits_at(scales, 4, 15);
-            for (int i = 0; i < 4; ++i) {
-                panel.scale[group + 4 * four + i] = d * byte_as_float(low, i);
-                panel.minimum[group + 4 * four + i] = dmin * byte_as_float(high, i);
-            }
-        }
-    }
-};
-
-/* Scales and minima of Q4_K and Q5_K, see quant/k_scales.h. */
-[[gnu::always_inline]] inline void unpack_k_scales(const Rows &rows, int64_t at, Panel &panel, int group) {
-    const __m512i both = gather(rows, at);
-    const Vec     d = low_f16(both);
-    const Vec     dmin = high_f16(both);
-    const __m512i a = gather(rows, at + 4);
-    const __m512i b = gather(rows, at + 8);
-    const __m512i c = gather(rows, at + 12);
-    const __m512i scale_low = bits_at(a, 0, 63);
-    const __m512i min_low = bits_at(b, 0, 63);
-    const __m512i scale_high = _mm512_or_si512(bits_at(c, 0, 15), bits_at(a, 2, 0x30));
-    const __m512i min_high = _mm512_or_si512(bits_at(c, 4, 15), bits_at(b, 2, 0x30));
-    for (int i = 0; i < 4; ++i) {
-        panel.scale[group + i] = d * byte_as_float(scale_low, i);
-        panel.scale[group + 4 + i] = d * byte_as_float(scale_high, i);
-        panel.minimum[group + i] = dmin * byte_as_float(min_low, i);
-        panel.minimum[group + 4 + i] = dmin * byte_as_float(min_high, i);
-    }
+Vec signed_byte_as_float(Ints v, int index) {
+    return to_floats(_mm512_srai_epi32(shift_left(v, 24 - 8 * index), 24));
 }
 
-struct FormatQ4K {
-    static constexpr int  kBlock = 256, kGroup = 32, kActivation = 256;
-    static constexpr bool kShifted = false, kMinimum = true;
-    static constexpr int64_t kBytes = sizeof(quant::BlockQ4K);
+Ints add_bytes(Ints a, Ints b) {
+    return _mm512_add_epi8(a, b);
+}
 
-    static void unpack(const Rows &rows, int64_t at, Panel &panel, int group) {
-        for (int pair = 0; pair < 4; ++pair) {
-            __m512i packed[8];
-            transpose_32(rows, at + 16 + 32 * pair, packed);
-            __m512i *bytes = panel.bytes + (group + 2 * pair) * 8;
-            for (int c = 0; c < 8; ++c) {
-                bytes[c] = bits_at(packed[c], 0, 15);
-                bytes[c + 8] = bits_at(packed[c], 4, 15);
-            }
-        }
-        unpack_k_scales(rows, at, panel, group);
-    }
-};
+/* Twice the value of each code, and 128. */
+Ints mxfp4_bytes(Ints codes) {
+    const __m128i table = _mm_setr_epi8(-128, -127, -126, -125, -124, -122, -120, -116, -128, 127, 126, 125, 124, 122,
+                                        120, 116);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), codes);
+}
 
-struct FormatQ5K {
-    static constexpr int  kBlock = 256, kGroup = 32, kActivation = 256;
-    static constexpr bool kShifted = false, kMinimum = true;
-    static constexpr int64_t kBytes = sizeof(quant::BlockQ5K);
+Vec mxfp4_scale(Ints v) {
+    const Ints      exponent = _mm512_and_si512(v, _mm512_set1_epi32(255));
+    const Ints      normal = shift_left(_mm512_sub_epi32(exponent, _mm512_set1_epi32(1)), 23);
+    const Ints      subnormal = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), exponent);
+    const __mmask16 small = _mm512_cmplt_epi32_mask(exponent, _mm512_set1_epi32(2));
+    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, small, subnormal));
+}
 
-    static void unpack(const Rows &rows, int64_t at, Panel &panel, int group) {
-        __m512i high[8];
-        transpose_32(rows, at + 16, high);
-        for (int pair = 0; pair < 4; ++pair) {
-            __m512i packed[8];
-            transpose_32(rows, at + 48 + 32 * pair, packed);
-            __m512i *bytes = panel.bytes + (group + 2 * pair) * 8;
-            for (int c = 0; c < 8; ++c) {
-                const __m512i fifth = _mm512_slli_epi32(bits_at(high[c], 2 * pair, 1), 4);
-                const __m512i next_fifth = _mm512_slli_epi32(bits_at(high[c], 2 * pair + 1, 1), 4);
-                bytes[c] = _mm512_or_si512(bits_at(packed[c], 0, 15), fifth);
-                bytes[c + 8] = _mm512_or_si512(bits_at(packed[c], 4, 15), next_fifth);
-            }
-        }
-        unpack_k_scales(rows, at, panel, group);
-    }
-};
-
-struct FormatQ6K {
-    static constexpr int  kBlock = 256, kGroup = 16, kActivation = 256;
-    static constexpr bool kShifted = true, kMinimum = false;
-    static constexpr int64_t kBytes = sizeof(quant::BlockQ6K);
-
-    static void unpack(const Rows &rows, int64_t at, Panel &panel, int group) {
-        for (int half = 0; half < 2; ++half) {
-            __m512i low[16];
-            __m512i high[8];
-            transpose_32(rows, at + 64 * half, low);
-            transpose_32(rows, at + 64 * half + 32, low + 8);
-            transpose_32(rows, at + 128 + 32 * half, high);
-            for (int quarter = 0; quarter < 4; ++quarter) {
-                __m512i *bytes = panel.bytes + (group + 8 * half + 2 * quarter) * 4;
-                for (int c = 0; c < 8; ++c) {
-                    const __m512i four = bits_at(low[8 * (quarter % 2) + c], 4 * (quarter / 2), 15);
-                    const __m512i two = _mm512_slli_epi32(bits_at(high[c], 2 * quarter, 3), 4);
-                    bytes[c] = _mm512_add_epi8(_mm512_or_si512(four, two), all_bytes(128 - 32));
-                }
-            }
-        }
-        const Vec d = low_f16(_mm512_srli_epi32(gather(rows, at + 206), 16));
-        for (int four = 0; four < 4; ++four) {
-            const __m512i scales = gather(rows, at + 192 + 4 * four);
-            for (int i = 0; i < 4; ++i) {
-                const __m512i top = _mm512_slli_epi32(scales, static_cast<unsigned>(24 - 8 * i));
-                panel.scale[group + 4 * four + i] = d * _mm512_cvtepi32_ps(_mm512_srai_epi32(top, 24));
-            }
-        }
-    }
-};
+#include "backend/cpu/panel_formats.inc"
 
 struct FormatIq2Xxs {
     static constexpr int  kBlock = 256, kGroup = 32, kActivation = 256;
-    static constexpr bool kShifted = true, kMinimum = false;
+    static constexpr bool kSigned = true, kMinimum = false;
     static constexpr int64_t kBytes = sizeof(quant::BlockIq2Xxs);
 
     static void unpack(const Rows &rows, int64_t at, Panel &panel, int group) {
-        const auto   *grid = reinterpret_cast<const long long *>(quant::iq2_xxs_tables().grid);
-        const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-        const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-        const __m512i first_bits = _mm512_set1_epi32(0x08040201);
-        const __m512i last_bits = _mm512_set1_epi32(static_cast<int>(0x80402010u));
-        const Vec     eighth_of_d = low_f16(gather(rows, at)) * splat(0.125f);
+        const auto *grid = reinterpret_cast<const long long *>(quant::iq2_xxs_tables().grid);
+        const Ints  even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+        const Ints  odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+        const Ints  first_bits = _mm512_set1_epi32(0x08040201);
+        const Ints  last_bits = _mm512_set1_epi32(static_cast<int>(0x80402010u));
+        const Vec   eighth_of_d = low_f16(gather(rows, at)) * splat(0.125f);
         for (int g = 0; g < 8; ++g) {
-            const __m512i indices = gather(rows, at + 2 + 8 * g);
-            const __m512i packed = gather(rows, at + 6 + 8 * g);
+            const Ints indices = gather(rows, at + 2 + 8 * g);
+            const Ints packed = gather(rows, at + 6 + 8 * g);
 
             /* Four fields of seven sign bits into four bytes, then the parity of each as its eighth bit. */
             const auto field = [&](int index) {
                 return _mm512_and_si512(_mm512_slli_epi32(packed, static_cast<unsigned>(index)),
                                         _mm512_set1_epi32(0x7f << (8 * index)));
             };
-            __m512i signs = _mm512_or_si512(_mm512_or_si512(field(0), field(1)), _mm512_or_si512(field(2), field(3)));
-            __m512i parity = _mm512_xor_si512(signs, bits_at(signs, 4, 15));
+            Ints signs = _mm512_or_si512(_mm512_or_si512(field(0), field(1)), _mm512_or_si512(field(2), field(3)));
+            Ints parity = _mm512_xor_si512(signs, bits_at(signs, 4, 15));
             parity = _mm512_xor_si512(parity, bits_at(parity, 2, 3));
             parity = _mm512_xor_si512(parity, bits_at(parity, 1, 1));
             signs = _mm512_or_si512(signs, _mm512_slli_epi32(_mm512_and_si512(parity, all_bytes(1)), 7));
 
-            __m512i *bytes = panel.bytes + (group + g) * 8;
+            Ints *bytes = panel.bytes + (group + g) * 8;
             for (int part = 0; part < 4; ++part) {
-                const __m512i index = _mm512_and_si512(_mm512_srli_epi32(indices, static_cast<unsigned>(8 * part)),
-                                                       _mm512_set1_epi32(255));
-                const __m512i low_rows = _mm512_i32gather_epi64(_mm512_castsi512_si256(index), grid, 8);
-                const __m512i high_rows = _mm512_i32gather_epi64(_mm512_extracti64x4_epi64(index, 1), grid, 8);
-                const __m512i first = _mm512_permutex2var_epi32(low_rows, even, high_rows);
-                const __m512i last = _mm512_permutex2var_epi32(low_rows, odd, high_rows);
-                const __m512i spread = _mm512_add_epi32(
+                const Ints index = _mm512_and_si512(_mm512_srli_epi32(indices, static_cast<unsigned>(8 * part)),
+                                                    _mm512_set1_epi32(255));
+                const Ints low_rows = _mm512_i32gather_epi64(_mm512_castsi512_si256(index), grid, 8);
+                const Ints high_rows = _mm512_i32gather_epi64(_mm512_extracti64x4_epi64(index, 1), grid, 8);
+                const Ints first = _mm512_permutex2var_epi32(low_rows, even, high_rows);
+                const Ints last = _mm512_permutex2var_epi32(low_rows, odd, high_rows);
+                const Ints spread = _mm512_add_epi32(
                     _mm512_broadcast_i32x4(_mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12)),
                     all_bytes(part));
-                const __m512i sign = _mm512_shuffle_epi8(signs, spread);
-                const auto    signed_bytes = [&](__m512i grid_bytes, __m512i bits) {
+                const Ints sign = _mm512_shuffle_epi8(signs, spread);
+                const auto signed_bytes = [&](Ints grid_bytes, Ints bits) {
                     const __mmask64 negative = _mm512_test_epi8_mask(sign, bits);
                     return _mm512_xor_si512(
                         _mm512_mask_sub_epi8(grid_bytes, negative, _mm512_setzero_si512(), grid_bytes), all_bytes(128));
@@ -415,7 +273,7 @@ struct FormatIq2Xxs {
                 bytes[2 * part] = signed_bytes(first, first_bits);
                 bytes[2 * part + 1] = signed_bytes(last, last_bits);
             }
-            const __m512i steps = _mm512_srli_epi32(packed, 28);
+            const Ints steps = _mm512_srli_epi32(packed, 28);
             panel.scale[group + g] =
                 eighth_of_d * _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_add_epi32(steps, steps), _mm512_set1_epi32(1)));
         }
@@ -424,96 +282,26 @@ struct FormatIq2Xxs {
 
 typedef int32_t AnyInt32 __attribute__((may_alias, aligned(1)));
 
-/* Sums of `tokens` tokens over the groups of one panel piece that starts at column `first`. */
 template <typename Format, int tokens>
-[[gnu::always_inline]] inline void multiply_tile(const Panel &panel, int64_t first, int64_t columns,
-                                                 const void *const *x, const Offsets &o, Vec *sums) {
-    constexpr int kRegisters = Format::kGroup / 4;
-    constexpr int kPerScale = Format::kActivation / Format::kGroup;
-
-    const std::byte *token[tokens];
-    Vec              total[tokens];
-    for (int t = 0; t < tokens; ++t) {
-        token[t] = static_cast<const std::byte *>(x[t]);
-        total[t] = sums[t];
-    }
+[[gnu::always_inline]] inline void group_products(const Ints *weights, const std::byte *const *token, const Offsets &o,
+                                                  int64_t group, Ints *dots) {
     const int64_t start_at = Format::kGroup == 16 ? o.start16 : o.start32;
-    const int64_t dsum_at = Format::kGroup == 16 ? o.dsum16 : o.dsum32;
-    const int64_t first_group = first / Format::kGroup;
-    for (int64_t g = 0; g < columns / Format::kGroup; ++g) {
-        const int64_t whole = first_group + g;
-        __m512i       dots[tokens];
-        for (int t = 0; t < tokens; ++t) {
-            dots[t] = Format::kShifted
-                          ? _mm512_set1_epi32(*reinterpret_cast<const AnyInt32 *>(token[t] + start_at + whole * 4))
-                          : _mm512_setzero_si512();
-        }
-        for (int c = 0; c < kRegisters; ++c) {
-            const __m512i weights = panel.bytes[g * kRegisters + c];
-            const int64_t column = whole * Format::kGroup + 4 * c;
-            for (int t = 0; t < tokens; ++t) {
-                const __m512i values = _mm512_set1_epi32(*reinterpret_cast<const AnyInt32 *>(token[t] + column));
-                dots[t] = _mm512_dpbusd_epi32(dots[t], weights, values);
-            }
-        }
-        const Vec scale = panel.scale[g];
-        for (int t = 0; t < tokens; ++t) {
-            const float *d = reinterpret_cast<const float *>(token[t] + o.d) + whole / kPerScale;
-            total[t] = _mm512_fmadd_ps(scale * splat(*d), _mm512_cvtepi32_ps(dots[t]), total[t]);
-            if constexpr (Format::kMinimum) {
-                const float *dsum = reinterpret_cast<const float *>(token[t] + dsum_at) + whole;
-                total[t] = _mm512_fnmadd_ps(panel.minimum[g], splat(*dsum), total[t]);
-            }
-        }
-    }
     for (int t = 0; t < tokens; ++t) {
-        sums[t] = total[t];
+        dots[t] = Format::kSigned
+                      ? _mm512_set1_epi32(*reinterpret_cast<const AnyInt32 *>(token[t] + start_at + group * 4))
+                      : _mm512_setzero_si512();
     }
-}
-
-constexpr int     kTileTokens = 8;
-constexpr int64_t kBatchTokens = 256; /* sums kept at a time while the panel is walked through piece by piece */
-
-template <typename Format> void multiply_panels(const MultiplyJob &job) {
-    auto         &panel = *reinterpret_cast<Panel *>(job.scratch);
-    Vec          *sums = reinterpret_cast<Vec *>(job.scratch + sizeof(Panel));
-    const Offsets o = offsets_of(job.columns, Format::kActivation);
-    for (int64_t row = 0; row < job.rows; row += kPanelRows) {
-        const int64_t count = smaller(kPanelRows, job.rows - row);
-        const Rows    rows = point_at(job.weights + row * job.row_bytes, job.row_bytes, count);
-        for (int64_t start = 0; start < job.tokens; start += kBatchTokens) {
-            const int64_t tokens = smaller(kBatchTokens, job.tokens - start);
-            for (int64_t t = 0; t < tokens; ++t) {
-                sums[t] = zero();
-            }
-            for (int64_t first = 0; first < job.columns; first += kChunk) {
-                const int64_t columns = smaller(kChunk, job.columns - first);
-                if (start == 0 || job.columns > kChunk) { /* a short row is still there for the next tokens */
-                    for (int64_t c = 0; c < columns; c += Format::kBlock) {
-                        Format::unpack(rows, (first + c) / Format::kBlock * Format::kBytes, panel,
-                                       static_cast<int>(c / Format::kGroup));
-                    }
-                }
-                int64_t t = 0;
-                for (; t + kTileTokens <= tokens; t += kTileTokens) {
-                    multiply_tile<Format, kTileTokens>(panel, first, columns, job.x + start + t, o, sums + t);
-                }
-                for (; t + 4 <= tokens; t += 4) {
-                    multiply_tile<Format, 4>(panel, first, columns, job.x + start + t, o, sums + t);
-                }
-                for (; t < tokens; ++t) {
-                    multiply_tile<Format, 1>(panel, first, columns, job.x + start + t, o, sums + t);
-                }
-            }
-            const auto lanes = static_cast<__mmask16>((1u << count) - 1u);
-            for (int64_t t = 0; t < tokens; ++t) {
-                _mm512_mask_storeu_ps(job.y[start + t] + job.y_offset + row, lanes, sums[t]);
-            }
+    for (int c = 0; c < Format::kGroup / 4; ++c) {
+        const int64_t column = group * Format::kGroup + 4 * c;
+        const Ints    four = weights[c];
+        for (int t = 0; t < tokens; ++t) {
+            const Ints values = _mm512_set1_epi32(*reinterpret_cast<const AnyInt32 *>(token[t] + column));
+            dots[t] = _mm512_dpbusd_epi32(dots[t], four, values);
         }
     }
 }
 
-static_assert(sizeof(Panel) + kBatchTokens * sizeof(Vec) <= kPanelScratchBytes);
+#include "backend/cpu/panel_products.inc"
 
 } // namespace
 
@@ -606,22 +394,11 @@ void quantise_256(const float *x, int64_t columns, std::byte *out) {
 }
 
 void multiply_32(const MultiplyJob &job) {
-    if (job.type == quant::Type::q8_0) {
-        multiply_panels<FormatQ8_0>(job);
-    } else {
-        multiply_panels<FormatMxfp4>(job);
-    }
+    multiply_any_32(job);
 }
 
 void multiply_256(const MultiplyJob &job) {
-    switch (job.type) {
-    case quant::Type::q2_k: multiply_panels<FormatQ2K>(job); return;
-    case quant::Type::q4_k: multiply_panels<FormatQ4K>(job); return;
-    case quant::Type::q5_k: multiply_panels<FormatQ5K>(job); return;
-    case quant::Type::q6_k: multiply_panels<FormatQ6K>(job); return;
-    case quant::Type::iq2_xxs: multiply_panels<FormatIq2Xxs>(job); return;
-    default: return;
-    }
+    multiply_any_256(job);
 }
 
 } // namespace ds4::backend::cpu::avx512
