@@ -32,7 +32,9 @@ std::vector<Record> parse(std::span<const std::byte> bytes) {
         if (used > bytes.size()) {
             break;
         }
-        std::memcpy(record.values.data(), bytes.data() + sizeof(record.head), record.values.size() * sizeof(float));
+        if (!record.values.empty()) { /* memcpy takes no null pointer, not even for nothing */
+            std::memcpy(record.values.data(), bytes.data() + sizeof(record.head), record.values.size() * sizeof(float));
+        }
         records.push_back(record);
         bytes = bytes.subspan((used + 7) / 8 * 8);
     }
