@@ -67,6 +67,8 @@ $(NATIVE_TEST): $(LIBRARY_OBJECTS) $(TEST_OBJECTS)
 
 -include $(LIBRARY_OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d)
 
+include native/backend/gpu/gpu.mk
+
 # ---- TypeScript -----------------------------------------------------------------------------------
 
 # npm rewrites this file at each install, so it is newer than the lock file exactly when nothing has changed.
@@ -83,11 +85,13 @@ ts: dist/cli/main.js ## build the command line (TypeScript)
 
 # ---- checks ---------------------------------------------------------------------------------------
 
-test: all $(NATIVE_TEST) lint ## run every test and the linters
+test: all $(NATIVE_TEST) gpu-emulated check-hip lint ## run every test and the linters
 	@mkdir -p build/results && rm -f build/results/*
 	$(NATIVE_TEST) | tee build/results/native.log
+	build/emulated32/ds4-gpu-test | tee build/results/gpu32.log
+	build/emulated64/ds4-gpu-test | tee build/results/gpu64.log
 	status=0; npx vitest run --reporter=default --reporter=json --outputFile.json=build/results/vitest.json || status=$$?; \
-	node tools/test-summary.mjs build/results/native.log build/results/vitest.json && exit $$status
+	node tools/test-summary.mjs build/results/*.log build/results/vitest.json && exit $$status
 
 test-native: $(NATIVE_TEST) ## run the native tests (SANITIZE=address,undefined or thread to instrument them)
 	$(NATIVE_TEST)
@@ -127,4 +131,4 @@ clean: ## remove everything that was built
 	rm -rf build dist
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*## ' Makefile native/backend/gpu/gpu.mk | sed -E 's/:[^#]*## /\t/' | expand -t 16

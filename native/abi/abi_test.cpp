@@ -1,6 +1,7 @@
 /* The library as a caller sees it: C structs in, status and sentence out. */
 #include <array>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -140,9 +141,43 @@ TEST(a_model_says_what_it_runs_on_and_a_session_what_it_takes) {
     CHECK(info.thread_count == 2);
     CHECK(info.instruction_set == DS4_ISA_PLAIN);
     CHECK(info.weight_bytes > 100000 && info.mapped_bytes == info.weight_bytes);
+    CHECK(info.device_bytes == 0);
+    CHECK(sizes.scratch_bytes == 0);
     CHECK(sizes.kv_bytes > 10000 && sizes.workspace_bytes > 10000 && sizes.checkpoint_bytes > 1000);
     ds4_session_close(session);
     ds4_model_close(model);
+}
+
+TEST(a_caller_who_knows_the_first_version_of_the_plan_gets_what_it_meant) {
+    Arguments  arguments;
+    const auto first = std::make_unique<std::array<std::byte, 48>>(); /* and not a byte more */
+    arguments.plan.size = 48;
+    std::memcpy(first->data(), &arguments.plan, 48);
+    arguments.args.plan = reinterpret_cast<const ds4_load_plan *>(first->data());
+
+    ds4_model_close(arguments.open());
+}
+
+TEST(the_host_can_copy_weights_through_the_ring_too) {
+    const std::vector<int32_t> tokens = tiny_tokens(32);
+    int32_t                    want = -1;
+    for (const uint32_t placement : {DS4_PLACE_AUTO, DS4_PLACE_RESIDENT, DS4_PLACE_MAPPED_EXPERTS}) {
+        Arguments arguments;
+        ErrorText failure;
+        arguments.plan.placement = placement;
+        arguments.plan.upload_threads = 2;
+        arguments.plan.check_tensors = 1;
+        ds4_model   *model = arguments.open();
+        ds4_session *session = open_session(model);
+        int32_t      best = -2;
+
+        CHECK(evaluate(session, tokens, 0, &best, failure) == DS4_OK);
+
+        want = placement == DS4_PLACE_AUTO ? best : want;
+        CHECK(best == want);
+        ds4_session_close(session);
+        ds4_model_close(model);
+    }
 }
 
 TEST(a_model_closed_before_its_session_lives_until_that_is_closed) {
@@ -205,7 +240,9 @@ TEST(null_where_something_is_needed_is_an_argument_error) {
 TEST(choices_this_library_does_not_know_are_refused) {
     for (auto change :
          {+[](ds4_load_plan &plan) { plan.arithmetic = 2; }, +[](ds4_load_plan &plan) { plan.source = 2; },
-          +[](ds4_load_plan &plan) { plan.warm = 2; }, +[](ds4_load_plan &plan) { plan.instruction_set = 4; }}) {
+          +[](ds4_load_plan &plan) { plan.warm = 2; }, +[](ds4_load_plan &plan) { plan.instruction_set = 4; },
+          +[](ds4_load_plan &plan) { plan.placement = 3; }, +[](ds4_load_plan &plan) { plan.check_tensors = 2; },
+          +[](ds4_load_plan &plan) { plan.upload_threads = 257; }, +[](ds4_load_plan &plan) { plan.upload_slots = 4097; }}) {
         Arguments arguments;
         change(arguments.plan);
         CHECK(arguments.fails() == DS4_E_ARGUMENT);

@@ -5,6 +5,7 @@
 #include "abi/guard.h"
 #include "abi/sized_struct.h"
 #include "backend/ops.h"
+#include "runtime/engine_thread.h"
 
 namespace ds4::abi {
 
@@ -39,7 +40,11 @@ ds4_status ds4_devices(ds4_device_info *devices, uint32_t capacity, uint32_t *co
         if (count == nullptr || (devices == nullptr && capacity > 0)) {
             throw Failure(DS4_E_ARGUMENT, "devices or count is NULL");
         }
-        *count = backend::device_count();
+        runtime::EngineThread thread; /* a driver may need more stack than the caller has */
+        thread.run([&] { *count = backend::device_count(); });
+        if (*count == 0 && capacity > 0) {
+            thread.run([] { static_cast<void>(abi::describe(0)); }); /* throws why there is none */
+        }
         const uint32_t filled = std::min(capacity, *count);
         if (filled == 0) {
             return;
@@ -48,7 +53,9 @@ ds4_status ds4_devices(ds4_device_info *devices, uint32_t capacity, uint32_t *co
         const uint32_t stride = abi::read_size(devices);
         auto          *at = reinterpret_cast<unsigned char *>(devices);
         for (uint32_t i = 0; i < filled; ++i, at += stride) {
-            abi::write_struct(reinterpret_cast<ds4_device_info *>(at), abi::describe(i), "devices");
+            ds4_device_info known{};
+            thread.run([&] { known = abi::describe(i); });
+            abi::write_struct(reinterpret_cast<ds4_device_info *>(at), known, "devices");
         }
     });
 }

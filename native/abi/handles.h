@@ -14,9 +14,17 @@
 
 namespace ds4::abi {
 
-/* A model with the thread that does its work. The thread goes last, and is joined by whoever lets go last. */
+/* A model with the thread that does its work, which also ends it: a device may belong to the thread that opened it. The
+ * thread goes last, and is joined by whoever lets go last. */
 struct LoadedModel {
-    runtime::EngineThread        thread;
+    LoadedModel() = default;
+    ~LoadedModel() {
+        thread.run([&] { model.reset(); });
+    }
+    LoadedModel(const LoadedModel &) = delete;
+    LoadedModel &operator=(const LoadedModel &) = delete;
+
+    runtime::EngineThread         thread;
     std::shared_ptr<model::Model> model;
 };
 
@@ -31,8 +39,15 @@ struct ds4_model {
 };
 
 struct ds4_session {
-    std::shared_ptr<ds4::abi::LoadedModel>     loaded; /* outlives the session below */
-    std::unique_ptr<ds4::model::Session>       session;
+    ds4_session() = default;
+    ~ds4_session() {
+        loaded->thread.run([&] { session.reset(); });
+    }
+    ds4_session(const ds4_session &) = delete;
+    ds4_session &operator=(const ds4_session &) = delete;
+
+    std::shared_ptr<ds4::abi::LoadedModel> loaded;
+    std::unique_ptr<ds4::model::Session>   session;
 };
 
 struct ds4_lock {

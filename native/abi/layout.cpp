@@ -79,6 +79,11 @@ constexpr uint32_t kLoadPlan[] = {
     DS4_AT(ds4_load_plan, has_embedding),
     DS4_AT(ds4_load_plan, has_head),
     DS4_AT(ds4_load_plan, instruction_set),
+    DS4_AT(ds4_load_plan, placement),
+    DS4_AT(ds4_load_plan, upload_threads),
+    DS4_AT(ds4_load_plan, upload_slots),
+    DS4_AT(ds4_load_plan, upload_slot_bytes),
+    DS4_AT(ds4_load_plan, check_tensors),
     DS4_AT(ds4_load_plan, reserved),
 };
 
@@ -104,6 +109,7 @@ constexpr uint32_t kModelInfo[] = {
     DS4_AT(ds4_model_info, reserved),
     DS4_AT(ds4_model_info, weight_bytes),
     DS4_AT(ds4_model_info, mapped_bytes),
+    DS4_AT(ds4_model_info, device_bytes),
 };
 
 constexpr uint32_t kSessionArgs[] = {
@@ -122,6 +128,7 @@ constexpr uint32_t kSessionSizes[] = {
     DS4_AT(ds4_session_sizes, kv_bytes),
     DS4_AT(ds4_session_sizes, workspace_bytes),
     DS4_AT(ds4_session_sizes, checkpoint_bytes),
+    DS4_AT(ds4_session_sizes, scratch_bytes),
 };
 
 constexpr uint32_t kTapRecord[] = {
@@ -170,11 +177,11 @@ static_assert(pinned(kDeviceInfo, {224, 0, 4, 8, 12, 16, 24, 32, 160}));
 static_assert(pinned(kTensor, {72, 0, 4, 8, 12, 16, 20, 24, 56, 64}));
 static_assert(pinned(kShape, {160, 0,  4,  8,  12, 16, 20, 24,  28,  32,  36,  40,  44,  48,  52,  56,  60,  64, 68,
                               72,  76, 80, 84, 88, 92, 96, 100, 104, 108, 112, 116, 120, 124, 128, 136, 144, 152}));
-static_assert(pinned(kLoadPlan, {48, 0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44}));
+static_assert(pinned(kLoadPlan, {72, 0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 64, 68}));
 static_assert(pinned(kModelArgs, {64, 0, 4, 8, 12, 16, 24, 32, 40, 48, 56}));
-static_assert(pinned(kModelInfo, {32, 0, 4, 8, 12, 16, 24}));
+static_assert(pinned(kModelInfo, {40, 0, 4, 8, 12, 16, 24, 32}));
 static_assert(pinned(kSessionArgs, {24, 0, 4, 8, 16, 20}));
-static_assert(pinned(kSessionSizes, {32, 0, 4, 8, 16, 24}));
+static_assert(pinned(kSessionSizes, {40, 0, 4, 8, 16, 24, 32}));
 static_assert(pinned(kTapRecord, {24, 0, 4, 8, 16, 20}));
 static_assert(pinned(kEvalArgs, {96, 0, 4, 8, 16, 24, 32, 40, 48, 52, 56, 64, 72, 76, 80, 88}));
 static_assert(pinned(kEvalResult, {24, 0, 4, 8, 16}));
@@ -199,13 +206,10 @@ constexpr NamedLayout kLayouts[] = {
     {"ds4_eval_result", kEvalResult},
 };
 
-/* Holds until a field is appended; then the left side stays and this line goes. */
+/* Holds until a field is appended; then the left side stays and its part of this line goes. */
 static_assert(kFirstSize<ds4_device_info> == sizeof(ds4_device_info) && kFirstSize<ds4_tensor> == sizeof(ds4_tensor) &&
-              kFirstSize<ds4_shape> == sizeof(ds4_shape) && kFirstSize<ds4_load_plan> == sizeof(ds4_load_plan) &&
-              kFirstSize<ds4_model_args> == sizeof(ds4_model_args) &&
-              kFirstSize<ds4_model_info> == sizeof(ds4_model_info) &&
+              kFirstSize<ds4_shape> == sizeof(ds4_shape) && kFirstSize<ds4_model_args> == sizeof(ds4_model_args) &&
               kFirstSize<ds4_session_args> == sizeof(ds4_session_args) &&
-              kFirstSize<ds4_session_sizes> == sizeof(ds4_session_sizes) &&
               kFirstSize<ds4_eval_args> == sizeof(ds4_eval_args) &&
               kFirstSize<ds4_eval_result> == sizeof(ds4_eval_result));
 

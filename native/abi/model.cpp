@@ -21,10 +21,20 @@ struct ModelArgs {
     std::shared_ptr<runtime::Telemetry> telemetry;
 };
 
+constexpr uint32_t kMostUploadThreads = 256;
+constexpr uint32_t kMostUploadSlots = 4096;
+
 void check_choice(const char *name, uint32_t value, uint32_t most) {
     if (value > most) {
         throw Failure(DS4_E_ARGUMENT, std::string(name) + " is " + std::to_string(value) +
                                           ", which this library does not know");
+    }
+}
+
+void check_count(const char *name, uint32_t value, uint32_t most) {
+    if (value > most) {
+        throw Failure(DS4_E_ARGUMENT, std::string(name) + " is " + std::to_string(value) + "; the most is " +
+                                          std::to_string(most));
     }
 }
 
@@ -48,6 +58,23 @@ ModelArgs read_args(const ds4_model_args *given) {
     check_choice("source", known.plan.source, DS4_SOURCE_READ);
     check_choice("warm", known.plan.warm, 1);
     check_choice("instruction_set", known.plan.instruction_set, DS4_ISA_AVX512);
+    check_choice("placement", known.plan.placement, DS4_PLACE_MAPPED_EXPERTS);
+    check_choice("check_tensors", known.plan.check_tensors, 1);
+    check_count("upload_threads", known.plan.upload_threads, kMostUploadThreads);
+    check_count("upload_slots", known.plan.upload_slots, kMostUploadSlots);
+    return known;
+}
+
+runtime::WeightPlan weight_plan(const ds4_load_plan &plan) {
+    runtime::WeightPlan known;
+    known.source = plan.source == DS4_SOURCE_READ ? runtime::WeightSource::read : runtime::WeightSource::mmap;
+    switch (plan.placement) {
+    case DS4_PLACE_RESIDENT: known.placement = runtime::WeightPlacement::resident; break;
+    case DS4_PLACE_MAPPED_EXPERTS: known.placement = runtime::WeightPlacement::mapped_experts; break;
+    default: break;
+    }
+    known.upload = {plan.upload_threads, plan.upload_slots, plan.upload_slot_bytes};
+    known.check_upload = plan.check_tensors == 1;
     return known;
 }
 
@@ -68,7 +95,7 @@ std::shared_ptr<model::Model> load(const ModelArgs &args) {
     const model::WeightSources sources{
         .files = args.files,
         .tensors = args.tensors,
-        .source = args.plan.source == DS4_SOURCE_READ ? runtime::WeightSource::read : runtime::WeightSource::mmap,
+        .plan = weight_plan(args.plan),
         .warm = args.plan.warm == 1,
     };
     return std::make_shared<model::Model>(std::move(backend), shape, slice, sources, args.telemetry);
@@ -106,6 +133,7 @@ ds4_status ds4_model_describe(ds4_model *model, ds4_model_info *info, ds4_error 
         filled.instruction_set = known.backend().instruction_set;
         filled.weight_bytes = known.store().weight_bytes();
         filled.mapped_bytes = known.store().mapped_bytes();
+        filled.device_bytes = known.backend().device->reads_host_memory() ? 0 : known.store().device_bytes();
         abi::write_struct(info, filled, "ds4_model_info");
     });
 }

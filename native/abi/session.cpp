@@ -76,6 +76,7 @@ ds4_status ds4_session_measure(ds4_session *session, ds4_session_sizes *sizes, d
         filled.kv_bytes = session->session->kv_bytes();
         filled.workspace_bytes = session->session->workspace_bytes();
         filled.checkpoint_bytes = session->session->checkpoint_bytes();
+        filled.scratch_bytes = session->session->scratch_bytes();
         abi::write_struct(sizes, filled, "ds4_session_sizes");
     });
 }

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -52,11 +54,44 @@ private:
     size_t  bytes_ = 0;
 };
 
+/* A host range that kernels of one device may read in place. Undone when destroyed. */
+class HostMapping {
+public:
+    virtual ~HostMapping() = default;
+    /* Where kernels find the first byte. */
+    virtual const std::byte *device_address() const = 0;
+};
+
+/* Pinned buffers through which bytes travel to the device while the next ones are read. One thread per slot may fill and
+ * send at a time; different slots are independent. Destroying it waits for what is on its way. */
+class UploadRing {
+public:
+    virtual ~UploadRing() = default;
+    /* The buffer of a slot, once its last copy has left it. */
+    virtual std::span<std::byte> wait(size_t slot) = 0;
+    /* Starts copying the first `bytes` of the slot to device memory. */
+    virtual void send(size_t slot, void *to, size_t bytes) = 0;
+    /* Everything that was sent has arrived. Throws Failure(DS4_E_DEVICE). */
+    virtual void finish() = 0;
+};
+
 class Device {
 public:
     virtual ~Device() = default;
 
     virtual DeviceInfo info() const = 0;
+
+    /* Whether kernels may follow any host address: then weights need no copy. */
+    virtual bool reads_host_memory() const = 0;
+
+    /* Copies, done when the call returns, after all ops that were called before. Throw Failure(DS4_E_DEVICE). */
+    virtual void copy_in(void *to_device, const void *from_host, size_t bytes) = 0;
+    virtual void copy_out(void *to_host, const void *from_device, size_t bytes) = 0;
+    virtual void copy_within(void *to_device, const void *from_device, size_t bytes) = 0;
+
+    /* Throws Failure(DS4_E_NO_MEMORY or DS4_E_DEVICE): the system may refuse to pin a mapping of a file. */
+    virtual std::unique_ptr<HostMapping> map_host(std::span<const std::byte> range) = 0;
+    virtual std::unique_ptr<UploadRing>  upload_ring(size_t slots, size_t slot_bytes) = 0;
 
     /* Zeroed memory, 64-byte aligned, taken from the system only as it is touched where the device can do that.
      * Throws Failure(DS4_E_NO_MEMORY) with `what`, the need and what is free. */

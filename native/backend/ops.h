@@ -8,6 +8,7 @@
  *   the batch size, the thread count or where the weights live: any split into batches gives the same bits.
  * - Arguments were checked by the caller; an op throws only for device failures, and when it is cancelled: then its
  *   outputs hold anything.
+ * - An op may return before its work is done. Ops run in the order of the calls; Device's copies wait for them.
  */
 #pragma once
 
@@ -21,9 +22,13 @@
 
 namespace ds4::backend {
 
-/* A weight matrix in its file format: `rows` outputs of `columns` inputs each, y = W x. */
+/* How the bytes of a row lie: as in the file, or as Ops::arrange left them. */
+enum class RowLayout : uint8_t { file, arranged };
+
+/* A weight matrix: `rows` outputs of `columns` inputs each, y = W x. */
 struct Matrix {
     quant::Type      type = quant::Type::f32;
+    RowLayout        layout = RowLayout::file;
     int64_t          rows = 0;
     int64_t          columns = 0;
     int64_t          row_bytes = 0;
@@ -67,6 +72,9 @@ struct HcPostArgs {
     const float *y;       /* [tokens, width] */
     const float *post;    /* [tokens, hc] */
     const float *comb;    /* [tokens, hc, hc] */
+    int32_t      layer;
+    int32_t     *bad_layer; /* in and out [1], or nullptr. While it is negative, it becomes `layer` when the streams of the
+                               last token are not all finite: that token has seen all the others. */
 };
 
 /* Collapses the streams for the output head and applies the output norm. */
@@ -170,7 +178,8 @@ struct IndexerSelectArgs {
     uint64_t     position;
     const float *q;        /* [tokens, heads, dim] */
     const float *weights;  /* [tokens, heads] */
-    const float *rows;     /* [.., dim] */
+    const float *rows;     /* [row_capacity, dim] */
+    int64_t      row_capacity; /* at least (position + tokens) / ratio, and the same for the session's whole life */
     int32_t     *selected; /* out [tokens, top_k]; unused ends are not written */
     int32_t     *count;    /* out [tokens] */
     float       *scores;   /* out [tokens, scores_stride] or nullptr; then written for every visible row */
@@ -188,7 +197,8 @@ struct AttentionArgs {
     int64_t        ring_rows;
     const float   *ring;     /* [ring_rows, dim], row = position mod ring_rows */
     int64_t        ratio;    /* 0: no compressed rows */
-    const float   *rows;     /* [.., dim] compressed rows or nullptr */
+    const float   *rows;     /* [row_capacity, dim] compressed rows or nullptr */
+    int64_t        row_capacity; /* as in IndexerSelectArgs */
     const int32_t *selected; /* [tokens, top_k] ascending, or nullptr: all rows c < (p + 1) / ratio */
     const int32_t *count;    /* [tokens], with selected */
     int64_t        top_k;
@@ -236,13 +246,36 @@ struct ExpertsArgs {
     float               *out;     /* [tokens, width] */
 };
 
-/* The best `count` logits of one row, descending, lower id first among equals. Returns false, and writes nothing that
- * may be used, when any logit is NaN or +infinity or none is finite. */
+/* The best `count` logits of one row, descending, lower id first among equals. When any logit is NaN or +infinity or none
+ * is finite, *finite is 0 and the rest may not be used. */
 struct BestArgs {
     int64_t      vocab, count;
     const float *logits; /* [vocab] */
-    float       *logit;  /* out [count], host memory */
-    int32_t     *id;     /* out [count], host memory */
+    float       *logit;  /* out [count] */
+    int32_t     *id;     /* out [count] */
+    int32_t     *finite; /* out [1] 1 or 0 */
+};
+
+/* The most that a session will ask of the ops, so that they can take what memory they need for themselves beforehand. */
+struct OpsLimits {
+    int64_t tokens = 0; /* of one batch */
+    int64_t width = 0, hc = 0;
+    int64_t heads = 0, head_dim = 0;
+    int64_t widest_input = 0;  /* columns of the widest matrix, all groups together */
+    int64_t widest_output = 0; /* rows of the tallest matrix that meets a whole batch (the head does not) */
+    int64_t experts = 0, used = 0, expert_width = 0;
+    int64_t indexer_heads = 0, indexer_dim = 0, top_k = 0;
+    int64_t window = 0;
+    int64_t row_capacity = 0; /* compressed rows of the layer that has most */
+    int64_t vocab = 0, candidates = 0;
+};
+
+/* One evaluation, as far as it decides which work is done on which memory. Two steps of the same shape issue the same
+ * calls with the same arguments, but for `position` and the tokens. */
+struct Step {
+    uint64_t                 position;
+    std::span<const int32_t> tokens; /* host memory, until end_step */
+    uint64_t                 shape;  /* 0: never repeated */
 };
 
 class Ops {
@@ -264,7 +297,25 @@ public:
     virtual void attention(const AttentionArgs &args) = 0;
     virtual void route(const RouteArgs &args) = 0;
     virtual void experts(const ExpertsArgs &args) = 0;
-    virtual bool best(const BestArgs &args) = 0;
+    virtual void best(const BestArgs &args) = 0;
+
+    /* Around the ops of an evaluation. When begin_step returns true, an earlier step of the same shape was recorded and now
+     * runs again with these tokens at this position: the caller leaves its ops out. A step that fails in the middle ends
+     * with abandon_step. Token ids given to ops are part of step.tokens. */
+    virtual bool begin_step(const Step &) { return false; }
+    virtual void end_step() {}
+    virtual void abandon_step() noexcept {}
+
+    /* Called between layers: waits until the device is not far behind, so that a cancel word is seen soon. */
+    virtual void pace() {}
+
+    /* Takes the memory that the ops themselves need. Throws Failure(DS4_E_NO_MEMORY). */
+    virtual void     prepare(const OpsLimits &) {}
+    virtual uint64_t scratch_bytes(const OpsLimits &) const { return 0; }
+
+    /* Rearranges a matrix in its own memory, which must be writable and of this device, into the order that the kernels
+     * like best; what it returns is how it lies now. */
+    virtual Matrix arrange(const Matrix &matrix) { return matrix; }
 
     /* Whether a matrix of this type can be applied by project, grouped_project and experts. */
     virtual bool supports(quant::Type type) const = 0;

@@ -70,7 +70,8 @@ typedef struct ds4_device_info {
     char     arch[64];    /* host: the widest instruction set this library will use */
 } ds4_device_info;
 
-/* Fills up to `capacity` entries (each with `size` set by the caller) and sets *count to the number there are. */
+/* Fills up to `capacity` entries (each with `size` set by the caller) and sets *count to the number there are. With room for
+ * some and none there, DS4_E_DEVICE and the reason. */
 DS4_API ds4_status ds4_devices(ds4_device_info *devices /* [capacity] */, uint32_t capacity, uint32_t *count,
                                ds4_error *error);
 
@@ -210,8 +211,17 @@ typedef struct ds4_load_plan {
     uint32_t has_embedding; /* 1: tokens come in; 0: hidden states come in */
     uint32_t has_head;      /* 1: logits go out */
     uint32_t instruction_set; /* host backends: DS4_ISA_*; AUTO takes the widest the processor has */
+    uint32_t placement;    /* DS4_PLACE_*: GPU backends */
+    uint32_t upload_threads; /* readers that fill the pinned ring; 0: as many as help */
+    uint32_t upload_slots;   /* buffers of the ring; 0: 4 */
+    uint64_t upload_slot_bytes; /* 0: 64 MiB */
+    uint32_t check_tensors;  /* 1: read a sample of what was uploaded back and compare it with the file */
     uint32_t reserved;
 } ds4_load_plan;
+/* AUTO on a host backend leaves weights where `source` puts them; GPU backends want one of the others.
+ * RESIDENT: everything is copied into device memory. MAPPED_EXPERTS: everything but the routed experts is; those stay in the
+ * file's mapping, pinned, and kernels read them over the bus. On failure nothing of the device is kept. */
+enum { DS4_PLACE_AUTO = 0, DS4_PLACE_RESIDENT = 1, DS4_PLACE_MAPPED_EXPERTS = 2 };
 enum { DS4_ISA_AUTO = 0, DS4_ISA_PLAIN = 1, DS4_ISA_AVX2 = 2, DS4_ISA_AVX512 = 3 };
 
 typedef struct ds4_model_args {
@@ -241,6 +251,7 @@ typedef struct ds4_model_info {
     uint32_t reserved;
     uint64_t weight_bytes;     /* of the slice */
     uint64_t mapped_bytes;     /* of those, reached through a file mapping */
+    uint64_t device_bytes;     /* of those, in the memory of a GPU */
 } ds4_model_info;
 DS4_API ds4_status ds4_model_describe(ds4_model *model, ds4_model_info *info, ds4_error *error);
 
@@ -264,6 +275,7 @@ typedef struct ds4_session_sizes {
     uint64_t kv_bytes;        /* windows, compressed rows, indexer rows, compressor inputs, at full context */
     uint64_t workspace_bytes; /* activations of one chunk */
     uint64_t checkpoint_bytes; /* of one checkpoint */
+    uint64_t scratch_bytes;    /* intermediates of the backend's kernels */
 } ds4_session_sizes;
 DS4_API ds4_status ds4_session_measure(ds4_session *session, ds4_session_sizes *sizes, ds4_error *error);
 

@@ -23,6 +23,7 @@ void attend(const Batch &batch, const Layer &layer, bool selected) {
         .ring = layer.kv.window.data,
         .ratio = shape.ratio(layer.index),
         .rows = layer.kv.attention.rows,
+        .row_capacity = static_cast<int64_t>(layer.kv.attention.capacity),
         .selected = selected ? work.selected : nullptr,
         .count = selected ? work.selected_count : nullptr,
         .top_k = shape.indexer_top_k,
@@ -52,7 +53,7 @@ void attention_sublayer(const Batch &batch, const Layer &layer) {
     make_queries(batch, layer);
     push_window_rows(batch, layer);
     compress(batch, layer);
-    const bool selected = indexer_chooses(batch, layer);
+    const bool selected = indexer_chooses(batch, layer.index);
     if (selected) {
         select_rows(batch, layer);
     }
@@ -60,7 +61,7 @@ void attention_sublayer(const Batch &batch, const Layer &layer) {
     project_output(batch, layer);
     batch.taps.record_rows(DS4_TAP_ATTN_OUT, layer.index, batch.position, batch.work.y, batch.tokens(),
                            batch.shape.embedding);
-    spread_over_streams(batch);
+    spread_over_streams(batch, layer, nullptr);
 }
 
 } // namespace ds4::model

@@ -20,7 +20,7 @@ void project_attention_input(const Batch &batch, const Layer &layer) {
         projections[count++] = {&weights.indexer_compressor.kv, work.indexer_keys};
         projections[count++] = {&weights.indexer_compressor.gate, work.indexer_gates};
     }
-    if (indexer_chooses(batch, layer)) {
+    if (indexer_chooses(batch, layer.index)) {
         projections[count++] = {&weights.indexer_proj, work.indexer_weights};
     }
     batch.ops.project({.tokens = batch.tokens(), .x = work.x, .projections = {projections.data(), count}});
@@ -43,7 +43,7 @@ void make_queries(const Batch &batch, const Layer &layer) {
     batch.ops.project({
         .tokens = batch.tokens(),
         .x = work.q_low,
-        .projections = {projections.data(), indexer_chooses(batch, layer) ? size_t{2} : size_t{1}},
+        .projections = {projections.data(), indexer_chooses(batch, layer.index) ? size_t{2} : size_t{1}},
     });
     batch.ops.query({
         .tokens = batch.tokens(),

@@ -32,7 +32,7 @@ void expert_sublayer(const Batch &batch, const Layer &layer) {
         .out = work.y,
     });
     batch.taps.record_rows(DS4_TAP_FFN_OUT, layer.index, batch.position, work.y, batch.tokens(), shape.embedding);
-    spread_over_streams(batch);
+    spread_over_streams(batch, layer, batch.work.results.bad_layer);
     batch.taps.record_rows(DS4_TAP_HIDDEN, layer.index, batch.position, work.streams, batch.tokens(),
                            shape.hc_count * shape.embedding);
 }

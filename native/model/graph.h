@@ -19,8 +19,9 @@ struct Graph {
 };
 
 struct GraphRequest {
-    const float *hidden_in;  /* [tokens, hc, embedding], slices without embedding */
-    float       *hidden_out; /* [tokens, hc, embedding] or nullptr */
+    const float *hidden_in;  /* host memory [tokens, hc, embedding], slices without embedding */
+    float       *hidden_out; /* host memory [tokens, hc, embedding] or nullptr */
+    uint64_t     step_shape; /* of backend::Step */
     bool         head;
     HeadRequest  head_request;
 };

@@ -28,43 +28,50 @@ void project_rows(const Batch &batch, const HeadWeights &weights, int64_t token,
     batch.ops.project({.tokens = rows, .x = work.head_x, .projections = projections});
 }
 
-/* The best of one row of logits; false if they are not all finite. */
-bool best(const Batch &batch, const float *logits, std::span<float> logit, std::span<int32_t> id) {
-    return batch.ops.best({
+/* The best of one row of logits. Of rows whose candidates nobody wants it finds one, only to see that they are finite; the
+ * last row's take its place. */
+void find_best(const Batch &batch, const HeadRequest &request, int64_t row, const float *logits) {
+    const Results &results = batch.work.results;
+    const bool     wanted = row + 1 == request.rows() && !request.candidate_id.empty();
+    batch.ops.best({
         .vocab = batch.shape.vocab,
-        .count = static_cast<int64_t>(logit.size()),
+        .count = wanted ? static_cast<int64_t>(request.candidate_id.size()) : 1,
         .logits = logits,
-        .logit = logit.data(),
-        .id = id.data(),
+        .logit = results.candidate_logit,
+        .id = results.candidate_id,
+        .finite = results.finite + row,
     });
+}
+
+/* Rows [row, row + count) of the request, which are the first ones in work.logits. */
+void fetch_logits(const Batch &batch, const HeadRequest &request, int64_t row, int64_t count) {
+    if (request.logits != nullptr) {
+        const int64_t vocab = batch.shape.vocab;
+        batch.device.copy_out(request.logits + row * vocab, batch.work.logits,
+                              static_cast<size_t>(count * vocab) * sizeof(float));
+    }
 }
 
 } // namespace
 
-int64_t run_head(const Batch &batch, const HeadWeights &weights, const HeadRequest &request) {
-    const int64_t vocab = batch.shape.vocab;
-    const int64_t tokens = batch.tokens();
-    const int64_t first = tokens - std::max<int64_t>(request.logits_rows, 1);
-
-    for (int64_t token = first; token < tokens; token += batch.work.head_rows) {
-        const int64_t rows = std::min(batch.work.head_rows, tokens - token);
-        project_rows(batch, weights, token, rows);
-        for (int64_t row = 0; row < rows; ++row) {
-            const float *logits = batch.work.logits + row * vocab;
-            const bool   last = token + row + 1 == tokens;
-            float        top_logit = 0.0f; /* for rows of which nobody wants candidates: only to see that they are finite */
-            int32_t      top_id = 0;
-            const bool   wanted = last && !request.candidate_logit.empty();
-            if (!best(batch, logits, wanted ? request.candidate_logit : std::span(&top_logit, 1),
-                      wanted ? request.candidate_id : std::span(&top_id, 1))) {
-                return token + row;
-            }
-            if (request.logits != nullptr) {
-                std::copy_n(logits, vocab, request.logits + (token + row - first) * vocab);
-            }
+void run_head(const Batch &batch, const HeadWeights &weights, const HeadRequest &request) {
+    const int64_t rows = request.rows();
+    const int64_t first_token = batch.tokens() - rows;
+    for (int64_t done = 0; done < rows; done += batch.work.head_rows) {
+        const int64_t count = std::min(batch.work.head_rows, rows - done);
+        project_rows(batch, weights, first_token + done, count);
+        for (int64_t row = 0; row < count; ++row) {
+            find_best(batch, request, done + row, batch.work.logits + row * batch.shape.vocab);
+        }
+        if (done + count < rows) {
+            fetch_logits(batch, request, done, count);
         }
     }
-    return -1;
+}
+
+void fetch_last_logits(const Batch &batch, const HeadRequest &request) {
+    const int64_t last = (request.rows() - 1) / batch.work.head_rows * batch.work.head_rows;
+    fetch_logits(batch, request, last, request.rows() - last);
 }
 
 } // namespace ds4::model

@@ -23,7 +23,7 @@ void collapse_streams(const Batch &batch, const HyperConnectionWeights &weights,
     });
 }
 
-void spread_over_streams(const Batch &batch) {
+void spread_over_streams(const Batch &batch, const Layer &layer, int32_t *bad_layer) {
     batch.ops.hc_post({
         .tokens = batch.tokens(),
         .hc = batch.shape.hc_count,
@@ -32,6 +32,8 @@ void spread_over_streams(const Batch &batch) {
         .y = batch.work.y,
         .post = batch.work.post,
         .comb = batch.work.comb,
+        .layer = static_cast<int32_t>(layer.index),
+        .bad_layer = bad_layer,
     });
 }
 

@@ -1,4 +1,6 @@
 /* The indexer of ratio-4 layers: a small attention of its own that names the compressed rows worth attending to. */
+#include <algorithm>
+
 #include "model/parts.h"
 
 namespace ds4::model {
@@ -18,6 +20,7 @@ backend::IndexerSelectArgs select_args(const Batch &batch, const Layer &layer, i
         .q = work.indexer_q + token * shape.indexer_heads * shape.indexer_dim,
         .weights = work.indexer_weights + token * shape.indexer_heads,
         .rows = layer.kv.indexer.rows,
+        .row_capacity = static_cast<int64_t>(layer.kv.indexer.capacity),
         .selected = work.selected + token * shape.indexer_top_k,
         .count = work.selected_count + token,
         .scores = nullptr,
@@ -39,11 +42,10 @@ void select_with_taps(const Batch &batch, const Layer &layer) {
             batch.taps.record(DS4_TAP_INDEXER_SCORES, layer.index, args.position, batch.score_buffer.first(visible));
         }
         if (batch.taps.wants(DS4_TAP_INDEXER_ROWS)) {
-            const std::span<float> to = batch.taps.add(DS4_TAP_INDEXER_ROWS, layer.index, args.position,
-                                                       static_cast<uint64_t>(*args.count));
-            for (size_t i = 0; i < to.size(); ++i) {
-                to[i] = static_cast<float>(args.selected[i]);
-            }
+            const auto                 count = static_cast<size_t>(batch.taps.fetch({args.count, 1}).front());
+            const std::vector<int32_t> rows = batch.taps.fetch({args.selected, count});
+            const std::span<float>     to = batch.taps.add(DS4_TAP_INDEXER_ROWS, layer.index, args.position, count);
+            std::copy_n(rows.begin(), to.size(), to.begin());
         }
     }
 }
@@ -56,11 +58,11 @@ bool tapped(const Batch &batch) {
 
 /* While no query sees more rows than the indexer would pick, picking changes nothing, and the indexer's projections are
  * not needed either. Its rows are, later, so they are made in any case. */
-bool indexer_chooses(const Batch &batch, const Layer &layer) {
-    if (!batch.shape.has_indexer(layer.index)) {
+bool indexer_chooses(const Batch &batch, int64_t layer) {
+    if (!batch.shape.has_indexer(layer)) {
         return false;
     }
-    const uint64_t visible = batch.end() / static_cast<uint64_t>(batch.shape.ratio(layer.index));
+    const uint64_t visible = batch.end() / static_cast<uint64_t>(batch.shape.ratio(layer));
     return visible > static_cast<uint64_t>(batch.shape.indexer_top_k) || tapped(batch);
 }
 

@@ -16,13 +16,14 @@ namespace ds4::model {
 
 /* Tokens on their way through the layers. */
 struct Batch {
+    backend::Device         &device;
     backend::Ops            &ops;
     const Shape             &shape;
     Workspace               &work;
     Taps                    &taps;
     std::span<const int32_t> token_ids;
     uint64_t                 position;     /* of the first token */
-    std::span<float>         score_buffer; /* [context / 4], when indexer scores are tapped */
+    std::span<float>         score_buffer; /* device memory [context / 4], when indexer scores are tapped */
 
     int64_t  tokens() const { return static_cast<int64_t>(token_ids.size()); }
     uint64_t end() const { return position + token_ids.size(); }
@@ -36,9 +37,10 @@ struct Layer {
     backend::Rope                 rope;
 };
 
-/* hyper_connection.cpp: the residual streams before and after a sublayer. */
+/* hyper_connection.cpp: the residual streams before and after a sublayer. With `bad_layer`, a layer after which they are no
+ * numbers any more is noted there. */
 void collapse_streams(const Batch &batch, const HyperConnectionWeights &weights, const float *norm);
-void spread_over_streams(const Batch &batch);
+void spread_over_streams(const Batch &batch, const Layer &layer, int32_t *bad_layer);
 
 /* attention_query.cpp: everything that is projected from the sublayer's input, queries, and the window row. */
 void project_attention_input(const Batch &batch, const Layer &layer);
@@ -49,7 +51,7 @@ void push_window_rows(const Batch &batch, const Layer &layer);
 void compress(const Batch &batch, const Layer &layer);
 
 /* indexer.cpp. Whether the indexer has to choose; if not, every query of the batch sees every row it may see. */
-bool indexer_chooses(const Batch &batch, const Layer &layer);
+bool indexer_chooses(const Batch &batch, int64_t layer);
 void select_rows(const Batch &batch, const Layer &layer);
 
 /* attention.cpp: the attention sublayer, from streams to streams. */
@@ -67,8 +69,14 @@ struct HeadRequest {
     float             *logits;      /* [logits_rows, vocab] or nullptr */
     std::span<float>   candidate_logit;
     std::span<int32_t> candidate_id;
+
+    /* Rows of logits that are computed: candidates alone need the last one. */
+    int64_t rows() const { return logits_rows > 0 ? logits_rows : 1; }
 };
-/* Fills what is asked for. Returns the index of the first token whose logits are not all finite, or -1. */
-int64_t run_head(const Batch &batch, const HeadWeights &weights, const HeadRequest &request);
+/* Computes what is asked for. Candidates, and whether each row is finite, are left in work.results; of the logits only those
+ * are handed over that must make room for others. */
+void run_head(const Batch &batch, const HeadWeights &weights, const HeadRequest &request);
+/* Hands the others over, once they are there. */
+void fetch_last_logits(const Batch &batch, const HeadRequest &request);
 
 } // namespace ds4::model

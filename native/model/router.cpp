@@ -1,4 +1,5 @@
 /* Which experts a token goes to: by its id in the first layers, by score in the others. */
+#include <algorithm>
 #include <array>
 
 #include "model/parts.h"
@@ -11,13 +12,15 @@ void tap_choice(const Batch &batch, const Layer &layer) {
     if (!batch.taps.wants(DS4_TAP_EXPERTS)) {
         return;
     }
-    const auto used = static_cast<size_t>(batch.shape.expert_used);
+    const auto                 used = static_cast<size_t>(batch.shape.expert_used);
+    const std::vector<int32_t> ids = batch.taps.fetch({batch.work.expert_ids, batch.token_ids.size() * used});
     for (size_t token = 0; token < batch.token_ids.size(); ++token) {
         const std::span<float> to = batch.taps.add(DS4_TAP_EXPERTS, layer.index, batch.position + token, 2 * used);
-        for (size_t i = 0; i < to.size() / 2; ++i) {
-            to[i] = static_cast<float>(batch.work.expert_ids[token * used + i]);
-            to[used + i] = batch.work.expert_weights[token * used + i];
+        if (to.empty()) {
+            continue;
         }
+        std::copy_n(ids.begin() + static_cast<std::ptrdiff_t>(token * used), used, to.begin());
+        batch.device.copy_out(to.data() + used, batch.work.expert_weights + token * used, used * sizeof(float));
     }
 }
 

@@ -1,6 +1,7 @@
 #include "model/session.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <string>
 #include <utility>
@@ -17,6 +18,11 @@ using runtime::checked_multiply;
 
 /* Row indices are 32-bit integers in kernels. */
 constexpr uint64_t kMostPositions = std::numeric_limits<int32_t>::max();
+/* Callers seldom ask for more candidates; those who do may make the ops take more memory then. */
+constexpr int64_t kOrdinaryCandidates = 1024;
+
+/* A backend may keep what it recorded of a session that is closed: its number must not come again. */
+std::atomic<uint64_t> next_step_shape = 1;
 
 runtime::KvShape kv_shape(const Model &model, const SessionOptions &options) {
     const Shape &shape = model.shape();
@@ -35,6 +41,44 @@ runtime::KvShape kv_shape(const Model &model, const SessionOptions &options) {
     return kv;
 }
 
+backend::OpsLimits ops_limits(const Model &model, const runtime::KvShape &kv) {
+    const Shape       &shape = model.shape();
+    const Slice       &slice = model.slice();
+    const int64_t      queries = shape.head_count * shape.head_dim;
+    const int64_t      low_outputs = shape.output_groups * shape.output_rank;
+    backend::OpsLimits limits;
+    limits.tokens = static_cast<int64_t>(kv.prefill_chunk);
+    limits.width = shape.embedding;
+    limits.hc = shape.hc_count;
+    limits.heads = shape.head_count;
+    limits.head_dim = shape.head_dim;
+    limits.widest_input = std::max({shape.hc_count * shape.embedding, shape.q_rank, queries, low_outputs, shape.expert_width});
+    limits.widest_output = std::max({shape.embedding, shape.q_rank, queries, low_outputs, 2 * shape.head_dim,
+                                     shape.expert_width, shape.expert_count});
+    limits.experts = shape.expert_count;
+    limits.used = shape.expert_used;
+    limits.expert_width = shape.expert_width;
+    limits.window = shape.window;
+    for (int64_t layer = slice.first; layer <= slice.last; ++layer) {
+        if (shape.ratio(layer) != 0) {
+            const uint64_t rows = kv.context / static_cast<uint64_t>(shape.ratio(layer));
+            limits.row_capacity = std::max(limits.row_capacity, static_cast<int64_t>(rows));
+        }
+        if (shape.has_indexer(layer)) {
+            limits.indexer_heads = shape.indexer_heads;
+            limits.indexer_dim = shape.indexer_dim;
+            limits.top_k = shape.indexer_top_k;
+            limits.widest_output =
+                std::max({limits.widest_output, shape.indexer_heads * shape.indexer_dim, 2 * shape.indexer_dim});
+        }
+    }
+    if (slice.head) {
+        limits.vocab = shape.vocab;
+        limits.candidates = std::min(shape.vocab, kOrdinaryCandidates);
+    }
+    return limits;
+}
+
 /* Refuses before anything is taken: memory is handed out lazily, and a session that ran out of it half-way through a
  * conversation would be ended by the system instead of by a sentence. */
 runtime::KvShape affordable(const Model &model, const SessionOptions &options) {
@@ -49,7 +93,8 @@ runtime::KvShape affordable(const Model &model, const SessionOptions &options) {
     const uint64_t   workspace =
         Workspace::bytes_for(model.shape(), model.slice(), static_cast<int64_t>(kv.prefill_chunk));
     const uint64_t checkpoints = checked_multiply(runtime::Checkpoints::bytes_of_one(kv), options.checkpoint_count);
-    const uint64_t fixed = checked_add(workspace, checkpoints);
+    const uint64_t scratch = model.backend().ops->scratch_bytes(ops_limits(model, kv));
+    const uint64_t fixed = checked_add(checked_add(workspace, checkpoints), scratch);
     const uint64_t need = checked_add(runtime::KvCache::bytes_for(kv), fixed);
     const uint64_t free = model.backend().device->info().free_bytes;
     if (free != 0 && need > free) { /* 0: the device cannot say */
@@ -75,7 +120,11 @@ Session::Session(std::shared_ptr<const Model> model, const SessionOptions &optio
       checkpoints_(*model_->backend().device, kv_, options.checkpoint_count),
       work_(*model_->backend().device, model_->shape(), model_->slice(),
             static_cast<int64_t>(kv_.shape().prefill_chunk)),
-      checkpoint_count_(options.checkpoint_count) {}
+      checkpoint_count_(options.checkpoint_count) {
+    const backend::OpsLimits limits = ops_limits(*model_, kv_.shape());
+    scratch_bytes_ = model_->backend().ops->scratch_bytes(limits);
+    model_->backend().ops->prepare(limits);
+}
 
 void Session::check(const EvalRequest &request) const {
     const uint64_t tokens = request.tokens.size();
@@ -122,6 +171,22 @@ void Session::check_outputs(const EvalRequest &request) const {
     }
 }
 
+uint64_t Session::step_shape(const Batch &batch, const EvalRequest &request, bool head) {
+    if (request.tokens.size() != 1 || request.tap_mask != 0) {
+        return 0;
+    }
+    const Slice &slice = model_->slice();
+    StepKind     kind{.indexer_chooses = false, .head = head, .candidates = request.candidate_id.size()};
+    for (int64_t layer = slice.first; layer <= slice.last; ++layer) {
+        kind.indexer_chooses = kind.indexer_chooses || indexer_chooses(batch, layer);
+    }
+    const auto [known, is_new] = step_shapes_.try_emplace(kind, 0);
+    if (is_new) {
+        known->second = next_step_shape.fetch_add(1, std::memory_order_relaxed);
+    }
+    return known->second;
+}
+
 uint64_t Session::eval(const EvalRequest &request) {
     runtime::Telemetry &telemetry = model_->telemetry();
     check(request);
@@ -129,11 +194,12 @@ uint64_t Session::eval(const EvalRequest &request) {
     telemetry.poll_cancel("the evaluation");
     model_->store().check_files();
 
-    Taps taps(request.tap_mask, request.tap);
+    Taps taps(request.tap_mask, request.tap, *model_->backend().device);
     if (taps.wants(DS4_TAP_INDEXER_SCORES) && scores_.bytes() == 0) {
         scores_ = model_->backend().device->allocate((kv_.shape().context / 4 + 1) * sizeof(float), "indexer scores");
     }
     const Batch batch{
+        .device = *model_->backend().device,
         .ops = *model_->backend().ops,
         .shape = model_->shape(),
         .work = work_,
@@ -142,10 +208,12 @@ uint64_t Session::eval(const EvalRequest &request) {
         .position = position(),
         .score_buffer = {scores_.as<float>(), scores_.bytes() / sizeof(float)},
     };
+    const bool         head = request.logits_rows > 0 || !request.candidate_id.empty();
     const GraphRequest graph_request{
         .hidden_in = request.hidden_in,
         .hidden_out = request.hidden_out,
-        .head = request.logits_rows > 0 || !request.candidate_id.empty(),
+        .step_shape = step_shape(batch, request, head),
+        .head = head,
         .head_request = {.logits_rows = request.logits_rows,
                          .logits = request.logits,
                          .candidate_logit = request.candidate_logit,

@@ -1,7 +1,9 @@
 /* One timeline of tokens through a model. */
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 
@@ -45,6 +47,7 @@ public:
     uint64_t position() const { return kv_.position(); }
     uint64_t kv_bytes() const { return kv_.bytes(); }
     uint64_t workspace_bytes() const { return work_.bytes(); }
+    uint64_t scratch_bytes() const { return scratch_bytes_; }
     uint64_t checkpoint_bytes() const { return runtime::Checkpoints::bytes_of_one(kv_.shape()); }
     const Model &model() const { return *model_; }
     const runtime::KvCache &kv() const { return kv_; }
@@ -53,11 +56,23 @@ private:
     void check(const EvalRequest &request) const;
     void check_outputs(const EvalRequest &request) const;
 
+    /* What decides which ops a step of one token consists of, besides its session. */
+    struct StepKind {
+        bool   indexer_chooses;
+        bool   head;
+        size_t candidates;
+
+        auto operator<=>(const StepKind &) const = default;
+    };
+    uint64_t step_shape(const Batch &batch, const EvalRequest &request, bool head);
+
     std::shared_ptr<const Model> model_;
     runtime::KvCache             kv_;
     runtime::Checkpoints         checkpoints_;
     Workspace                    work_;
     uint32_t                     checkpoint_count_;
+    uint64_t                     scratch_bytes_ = 0;
+    std::map<StepKind, uint64_t> step_shapes_; /* numbers that no other session of the process has */
     backend::Allocation          scores_; /* made when indexer scores are first tapped */
 };
 

@@ -1,6 +1,5 @@
 #include "model/taps.h"
 
-#include <algorithm>
 #include <cstring>
 
 namespace ds4::model {
@@ -35,7 +34,7 @@ std::span<float> Taps::add(uint32_t kind, int64_t layer, uint64_t position, uint
 void Taps::record(uint32_t kind, int64_t layer, uint64_t position, std::span<const float> values) {
     const std::span<float> to = add(kind, layer, position, values.size());
     if (!to.empty()) {
-        std::ranges::copy(values, to.begin());
+        device_.copy_out(to.data(), values.data(), values.size_bytes());
     }
 }
 
@@ -48,6 +47,12 @@ void Taps::record_rows(uint32_t kind, int64_t layer, uint64_t position, const fl
         record(kind, layer, position + static_cast<uint64_t>(token),
                {rows + token * width, static_cast<size_t>(width)});
     }
+}
+
+std::vector<int32_t> Taps::fetch(std::span<const int32_t> values) const {
+    std::vector<int32_t> copy(values.size());
+    device_.copy_out(copy.data(), values.data(), values.size_bytes());
+    return copy;
 }
 
 } // namespace ds4::model

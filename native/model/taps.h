@@ -8,25 +8,32 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "backend/device.h"
 #include "include/ds4.h"
 
 namespace ds4::model {
 
 class Taps {
 public:
-    Taps(uint32_t mask, std::span<std::byte> buffer) : mask_(mask), buffer_(buffer) {}
+    /* `device` is where the values come from. */
+    Taps(uint32_t mask, std::span<std::byte> buffer, backend::Device &device)
+        : mask_(mask), buffer_(buffer), device_(device) {}
 
     bool wants(uint32_t kind) const { return (mask_ & kind) != 0; }
 
-    /* Where to write `value_count` floats, or an empty span when they do not fit. */
+    /* Where the host may write `value_count` floats, or an empty span when they do not fit. */
     std::span<float> add(uint32_t kind, int64_t layer, uint64_t position, uint64_t value_count);
 
-    /* The same with the values at hand. */
+    /* The same with the values at hand, in device memory. */
     void record(uint32_t kind, int64_t layer, uint64_t position, std::span<const float> values);
 
-    /* One record per token from rows of `width` values each. */
+    /* One record per token from rows of `width` values each, in device memory. */
     void record_rows(uint32_t kind, int64_t layer, uint64_t position, const float *rows, int64_t tokens, int64_t width);
+
+    /* Integers that the device made, for records that are put together on the host. */
+    std::vector<int32_t> fetch(std::span<const int32_t> values) const;
 
     /* Of all records, whether they fitted or not. */
     uint64_t bytes() const { return bytes_; }
@@ -34,6 +41,7 @@ public:
 private:
     uint32_t             mask_;
     std::span<std::byte> buffer_;
+    backend::Device     &device_;
     uint64_t             bytes_ = 0;
 };
 

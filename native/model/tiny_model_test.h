@@ -65,8 +65,9 @@ struct OpenOptions {
     bool                           exact = true;
     int64_t                        first = 0;
     int64_t                        last = 4;
-    runtime::WeightSource          source = runtime::WeightSource::mmap;
+    runtime::WeightPlan            plan = {};
     std::function<std::unique_ptr<backend::Ops>(std::unique_ptr<backend::Ops>)> wrap = nullptr;
+    std::function<backend::Backend(backend::Backend)> replace = nullptr; /* instead of the library's own */
 };
 
 class TinyModel {
@@ -127,15 +128,22 @@ public:
 
     std::shared_ptr<model::Model> open(const OpenOptions &options = {}) {
         backend::Backend backend = backend::open_backend({.threads = options.threads, .exact = options.exact});
+        if (options.replace != nullptr) {
+            backend = options.replace(std::move(backend));
+        }
         if (options.wrap != nullptr) {
             backend.ops = options.wrap(std::move(backend.ops));
         }
         const model::Shape                     checked = model::Shape::checked(shape);
         const model::Slice                     slice = model::Slice::checked(plan(options), checked);
         const std::vector<runtime::WeightFile> files = {{path(), bytes.size()}};
+        runtime::WeightPlan                    weights = options.plan;
+        if (weights.placement == runtime::WeightPlacement::automatic && !backend.device->reads_host_memory()) {
+            weights.placement = runtime::WeightPlacement::resident;
+        }
         return std::make_shared<model::Model>(
             std::move(backend), checked, slice,
-            model::WeightSources{.files = files, .tensors = tensors, .source = options.source, .warm = false}, telemetry);
+            model::WeightSources{.files = files, .tensors = tensors, .plan = weights, .warm = false}, telemetry);
     }
 
     std::shared_ptr<runtime::Telemetry> telemetry = std::make_shared<runtime::Telemetry>();

@@ -29,11 +29,16 @@ public:
     void attention(const backend::AttentionArgs &args) override { call(&Ops::attention, args); }
     void route(const backend::RouteArgs &args) override { call(&Ops::route, args); }
     void experts(const backend::ExpertsArgs &args) override { call(&Ops::experts, args); }
-    bool best(const backend::BestArgs &args) override {
-        before_();
-        return real_->best(args);
-    }
+    void best(const backend::BestArgs &args) override { call(&Ops::best, args); }
     bool supports(quant::Type type) const override { return real_->supports(type); }
+
+    bool            begin_step(const backend::Step &step) override { return real_->begin_step(step); }
+    void            end_step() override { real_->end_step(); }
+    void            abandon_step() noexcept override { real_->abandon_step(); }
+    void            pace() override { real_->pace(); }
+    void            prepare(const backend::OpsLimits &limits) override { real_->prepare(limits); }
+    uint64_t        scratch_bytes(const backend::OpsLimits &limits) const override { return real_->scratch_bytes(limits); }
+    backend::Matrix arrange(const backend::Matrix &matrix) override { return real_->arrange(matrix); }
 
 private:
     template <typename Args> void call(void (backend::Ops::*op)(const Args &), const Args &args) {

@@ -20,6 +20,19 @@ int64_t row_bytes(quant::Type type, int64_t columns) {
     return columns / block.values * block.bytes;
 }
 
+runtime::WeightUse use_of(TensorKind kind) {
+    switch (kind) {
+    case TensorKind::vector:
+    case TensorKind::hash:
+        return runtime::WeightUse::host;
+    case TensorKind::experts:
+        return runtime::WeightUse::routed_experts;
+    case TensorKind::matrix:
+        break;
+    }
+    return runtime::WeightUse::kernels;
+}
+
 runtime::WeightStore load(backend::Backend &backend, std::span<const ExpectedTensor> expected,
                           const WeightSources &sources, std::vector<quant::Type> &types,
                           runtime::Telemetry &telemetry) {
@@ -28,9 +41,26 @@ runtime::WeightStore load(backend::Backend &backend, std::span<const ExpectedTen
     for (size_t i = 0; i < matched.size(); ++i) {
         const ds4_tensor &tensor = sources.tensors[matched[i]];
         types.push_back(static_cast<quant::Type>(tensor.type));
-        ranges.push_back({tensor.file, tensor.offset, tensor.bytes, tensor_name(expected[i].role, expected[i].layer)});
+        ranges.push_back({tensor.file, tensor.offset, tensor.bytes, tensor_name(expected[i].role, expected[i].layer),
+                          use_of(expected[i].kind)});
     }
-    return {*backend.device, sources.files, ranges, sources.source, telemetry};
+    return {*backend.device, sources.files, ranges, sources.plan, telemetry};
+}
+
+/* Whether a matrix is only ever multiplied by vectors. The others are read row by row or value by value, or by kernels of
+ * their own that know the order of the file. */
+bool may_be_arranged(const ExpectedTensor &tensor) {
+    switch (tensor.role) {
+    case DS4_ROLE_TOKEN_EMBEDDING:
+    case DS4_ROLE_COMPRESSOR_APE:
+    case DS4_ROLE_INDEXER_COMPRESSOR_APE:
+    case DS4_ROLE_HC_ATTN_FN:
+    case DS4_ROLE_HC_FFN_FN:
+    case DS4_ROLE_OUTPUT_HC_FN:
+        return false;
+    default:
+        return tensor.kind == TensorKind::matrix;
+    }
 }
 
 } // namespace
@@ -39,8 +69,9 @@ Weights::Weights(backend::Backend &backend, const Shape &shape, const Slice &sli
                  runtime::Telemetry &telemetry)
     : first_(slice.first), expected_(expected_tensors(shape, slice)),
       store_(load(backend, expected_, sources, types_, telemetry)),
-      experts_(static_cast<size_t>(slice.layers()), static_cast<size_t>(shape.expert_count)) {
+      experts_(*backend.device, static_cast<size_t>(slice.layers()), static_cast<size_t>(shape.expert_count)) {
     copy_small(*backend.device, shape);
+    bind_matrices(*backend.ops);
     if (slice.embedding) {
         embedding_ = matrix(DS4_ROLE_TOKEN_EMBEDDING, -1);
     }
@@ -72,17 +103,42 @@ void Weights::copy_small(backend::Device &device, const Shape &shape) {
     small_ = device.allocate(place(runtime::Carver()), "norms and routing tables");
     place(runtime::Carver(small_.as<std::byte>()));
 
+    /* Put together on the host, so that one copy brings all of them. */
+    std::vector<std::byte> host(small_.bytes());
+    std::vector<std::byte> raw;
     for (size_t i = 0; i < expected_.size(); ++i) {
         if (copies_[i] == nullptr) {
             continue;
         }
-        std::byte *const to = small_.as<std::byte>() + (copies_[i] - small_.as<std::byte>());
+        std::byte *const to = host.data() + (copies_[i] - small_.as<std::byte>());
         const size_t     values = value_count(expected_[i]);
+        raw.resize(values * sizeof(float)); /* no type that is allowed here is wider */
+        store_.read(i, raw);
         if (expected_[i].kind == TensorKind::vector) {
-            quant::dequantise_row(types_[i], store_.address(i), expected_[i].columns, reinterpret_cast<float *>(to));
+            quant::dequantise_row(types_[i], raw.data(), expected_[i].columns, reinterpret_cast<float *>(to));
         } else {
-            copy_hash_table(store_.address(i), {reinterpret_cast<int32_t *>(to), values}, expected_[i].columns,
+            copy_hash_table(raw.data(), {reinterpret_cast<int32_t *>(to), values}, expected_[i].columns,
                             shape.expert_count, tensor_name(expected_[i].role, expected_[i].layer));
+        }
+    }
+    device.copy_in(small_.as<void>(), host.data(), host.size());
+}
+
+void Weights::bind_matrices(backend::Ops &ops) {
+    matrices_.resize(expected_.size());
+    for (size_t i = 0; i < expected_.size(); ++i) {
+        const ExpectedTensor &tensor = expected_[i];
+        if (copies_[i] != nullptr) {
+            continue;
+        }
+        matrices_[i] = {.type = types_[i],
+                        .layout = backend::RowLayout::file,
+                        .rows = tensor.rows,
+                        .columns = tensor.columns,
+                        .row_bytes = row_bytes(types_[i], tensor.columns),
+                        .data = store_.address(i)};
+        if (may_be_arranged(tensor) && store_.owned_by_device(i)) {
+            matrices_[i] = ops.arrange(matrices_[i]);
         }
     }
 }
@@ -95,13 +151,6 @@ size_t Weights::find(uint32_t role, int64_t layer) const {
         throw Failure(DS4_E_INTERNAL, "the catalogue has no " + tensor_name(role, layer));
     }
     return static_cast<size_t>(found - expected_.begin());
-}
-
-backend::Matrix Weights::matrix(uint32_t role, int64_t layer) const {
-    const size_t          index = find(role, layer);
-    const ExpectedTensor &tensor = expected_[index];
-    return {types_[index], tensor.rows, tensor.columns, row_bytes(types_[index], tensor.columns),
-            store_.address(index)};
 }
 
 const float *Weights::vector(uint32_t role, int64_t layer) const {
@@ -162,15 +211,16 @@ LayerWeights Weights::bind_layer(const Shape &shape, int64_t layer) const {
 
 void Weights::place_experts(const Shape &shape, const Slice &slice) {
     for (int64_t layer = slice.first; layer <= slice.last; ++layer) {
-        const backend::Matrix gate = matrix(DS4_ROLE_EXPERT_GATE, layer);
-        const backend::Matrix up = matrix(DS4_ROLE_EXPERT_UP, layer);
-        const backend::Matrix down = matrix(DS4_ROLE_EXPERT_DOWN, layer);
+        const backend::Matrix &gate = matrix(DS4_ROLE_EXPERT_GATE, layer);
+        const backend::Matrix &up = matrix(DS4_ROLE_EXPERT_UP, layer);
+        const backend::Matrix &down = matrix(DS4_ROLE_EXPERT_DOWN, layer);
         for (int64_t expert = 0; expert < shape.expert_count; ++expert) {
             experts_.at(static_cast<size_t>(layer - slice.first), static_cast<size_t>(expert)) = {
                 gate.data + expert * gate.rows * gate.row_bytes, up.data + expert * up.rows * up.row_bytes,
                 down.data + expert * down.rows * down.row_bytes};
         }
     }
+    experts_.upload();
 }
 
 } // namespace ds4::model

@@ -1,5 +1,5 @@
-/* The tensors of a slice as the graph uses them: matrices where the weight store has them, small vectors and hash tables as
- * copies in the form that kernels read. */
+/* The tensors of a slice as the graph uses them: matrices where the weight store has them, in the order of their bytes that
+ * the backend likes best if they are its own; small vectors and hash tables as copies in the form that kernels read. */
 #pragma once
 
 #include <cstdint>
@@ -67,7 +67,7 @@ struct HeadWeights {
 struct WeightSources {
     std::span<const runtime::WeightFile> files;
     std::span<const ds4_tensor>          tensors;
-    runtime::WeightSource                source;
+    runtime::WeightPlan                  plan;
     bool                                 warm;
 };
 
@@ -86,12 +86,13 @@ public:
     const runtime::WeightStore &store() const { return store_; }
 
 private:
-    size_t                find(uint32_t role, int64_t layer) const;
-    backend::Matrix       matrix(uint32_t role, int64_t layer) const;
-    const float          *vector(uint32_t role, int64_t layer) const;
-    const int32_t        *hash(uint32_t role, int64_t layer) const;
+    size_t                 find(uint32_t role, int64_t layer) const;
+    const backend::Matrix &matrix(uint32_t role, int64_t layer) const { return matrices_[find(role, layer)]; }
+    const float           *vector(uint32_t role, int64_t layer) const;
+    const int32_t         *hash(uint32_t role, int64_t layer) const;
 
     void                   copy_small(backend::Device &device, const Shape &shape);
+    void                   bind_matrices(backend::Ops &ops);
     LayerWeights           bind_layer(const Shape &shape, int64_t layer) const;
     HyperConnectionWeights bind_hyper_connection(uint32_t fn, uint32_t base, uint32_t scale, int64_t layer) const;
     void                   place_experts(const Shape &shape, const Slice &slice);
@@ -102,6 +103,7 @@ private:
     runtime::WeightStore         store_;
     backend::Allocation          small_;
     std::vector<const std::byte *> copies_; /* of expected_: in small_, or nullptr */
+    std::vector<backend::Matrix> matrices_; /* of expected_, where it is one; of experts, the first */
     backend::Matrix              embedding_;
     HeadWeights                  head_;
     std::vector<LayerWeights>    layers_;

@@ -10,6 +10,14 @@ constexpr int64_t kMostHeadRows = 16;
 
 } // namespace
 
+uint64_t Results::place(runtime::Carver carver, int64_t rows, int64_t candidates) {
+    bad_layer = carver.take<int32_t>(1);
+    finite = carver.take<int32_t>(static_cast<uint64_t>(rows));
+    candidate_id = carver.take<int32_t>(static_cast<uint64_t>(candidates));
+    candidate_logit = carver.take<float>(static_cast<uint64_t>(candidates));
+    return carver.bytes();
+}
+
 uint64_t Workspace::place(const Shape &shape, const Slice &slice, int64_t chunk, runtime::Carver carver) {
     const auto take = [&](float *&array, int64_t rows, int64_t width) {
         array = carver.take<float>(runtime::checked_multiply(static_cast<uint64_t>(rows), static_cast<uint64_t>(width)));
@@ -56,6 +64,8 @@ uint64_t Workspace::place(const Shape &shape, const Slice &slice, int64_t chunk,
         take(head_x, head_rows, shape.embedding);
         take(logits, head_rows, shape.vocab);
     }
+    result_bytes_ = Results().place(runtime::Carver(), slice.head ? chunk : 0, slice.head ? shape.vocab : 0);
+    result_block = carver.take<std::byte>(result_bytes_);
     return carver.bytes();
 }
 
@@ -66,6 +76,7 @@ uint64_t Workspace::bytes_for(const Shape &shape, const Slice &slice, int64_t ch
 Workspace::Workspace(backend::Device &device, const Shape &shape, const Slice &slice, int64_t chunk)
     : memory_(device.allocate(bytes_for(shape, slice, chunk), "the activations of one chunk")) {
     place(shape, slice, chunk, runtime::Carver(memory_.as<std::byte>()));
+    fetched.resize(result_bytes_);
 }
 
 } // namespace ds4::model

@@ -1,13 +1,26 @@
 /* The activations of one batch. One allocation, made with the session, so that evaluating allocates nothing. */
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "backend/device.h"
 #include "model/shape.h"
 #include "runtime/carver.h"
 
 namespace ds4::model {
+
+/* What the host has to know after an evaluation, together in memory so that one copy brings it. */
+struct Results {
+    int32_t *bad_layer = nullptr;       /* [1] the first layer that left streams which are not finite, or -1 */
+    int32_t *finite = nullptr;          /* [rows] whether a row of logits may be used */
+    int32_t *candidate_id = nullptr;    /* [candidates], at least one with a head */
+    float   *candidate_logit = nullptr; /* [candidates] */
+
+    /* The same for device memory and for the host's copy of it. Returns the bytes. */
+    uint64_t place(runtime::Carver carver, int64_t rows, int64_t candidates);
+};
 
 struct Workspace {
     Workspace(backend::Device &device, const Shape &shape, const Slice &slice, int64_t chunk);
@@ -42,6 +55,11 @@ struct Workspace {
     float *head_x = nullptr; /* [head_rows, embedding] */
     float *logits = nullptr; /* [head_rows, vocab] */
 
+    std::byte             *result_block = nullptr; /* where results are placed */
+    Results                results;                /* of the present evaluation */
+    std::vector<std::byte> fetched;                /* the host's copy of result_block */
+    bool                   bad_layer_clear = false; /* known to be -1 in device memory */
+
     /* The head runs on a few rows at a time: all logits of a chunk would outweigh every other activation. */
     int64_t head_rows = 0;
 
@@ -52,6 +70,7 @@ private:
     uint64_t place(const Shape &shape, const Slice &slice, int64_t chunk, runtime::Carver carver);
 
     backend::Allocation memory_;
+    uint64_t            result_bytes_ = 0; /* the most there can be */
 };
 
 } // namespace ds4::model

@@ -1,7 +1,6 @@
 #include "runtime/checkpoints.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "failure.h"
 #include "runtime/carver.h"
@@ -41,7 +40,8 @@ uint64_t Checkpoints::bytes_of_one(const KvShape &shape) {
 
 uint64_t Checkpoints::bytes_of_one(const KvCache &cache) { return bytes_of_one(cache.shape()); }
 
-Checkpoints::Checkpoints(backend::Device &device, const KvCache &cache, uint32_t count) : slots_(count) {
+Checkpoints::Checkpoints(backend::Device &device, const KvCache &cache, uint32_t count)
+    : device_(device), slots_(count) {
     const uint64_t floats = bytes_of_one(cache) / sizeof(float);
     const auto     place = [&](Carver carver) {
         for (Slot &slot : slots_) {
@@ -68,7 +68,7 @@ void Checkpoints::save(const KvCache &cache) {
     cache.for_each_tail(position, [&](const Ring &ring, uint64_t history, uint64_t first, uint64_t end) {
         float *at = to;
         for_each_run(ring, first, end, [&](const float *run, uint64_t floats) {
-            std::memcpy(at, run, floats * sizeof(float));
+            device_.copy_within(at, run, floats * sizeof(float));
             at += floats;
         });
         to += history * ring.width;
@@ -98,7 +98,7 @@ void Checkpoints::restore(KvCache &cache, uint64_t position) const {
     cache.for_each_tail(position, [&](const Ring &ring, uint64_t history, uint64_t first, uint64_t end) {
         const float *at = from;
         for_each_run(ring, first, end, [&](float *run, uint64_t floats) {
-            std::memcpy(run, at, floats * sizeof(float));
+            device_.copy_within(run, at, floats * sizeof(float));
             at += floats;
         });
         from += history * ring.width;

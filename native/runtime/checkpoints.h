@@ -38,6 +38,7 @@ private:
         uint64_t age = 0; /* when it was saved; 0: free */
     };
 
+    backend::Device    &device_;
     backend::Allocation memory_;
     std::vector<Slot>   slots_;
     uint64_t            saved_ = 0;

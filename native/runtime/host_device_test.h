@@ -1,8 +1,13 @@
-/* For tests of runtime: plain host memory as a device, which counts what it lent and can refuse. */
+/* For tests of runtime: plain host memory as a device, which counts what it lent and can refuse. It can also pretend that
+ * kernels could not read the host's memory. */
 #pragma once
 
+#include <atomic>
 #include <cstring>
+#include <limits>
+#include <memory>
 #include <new>
+#include <vector>
 
 #include "backend/device.h"
 #include "failure.h"
@@ -13,6 +18,23 @@ class HostDevice : public backend::Device {
 public:
     backend::DeviceInfo info() const override {
         return {backend::DeviceKind::host, "test", "test", 1, free_bytes, free_bytes};
+    }
+
+    bool reads_host_memory() const override { return reads_host; }
+
+    void copy_in(void *to, const void *from, size_t bytes) override { std::memcpy(to, from, bytes); }
+    void copy_out(void *to, const void *from, size_t bytes) override { std::memcpy(to, from, bytes); }
+    void copy_within(void *to, const void *from, size_t bytes) override { std::memcpy(to, from, bytes); }
+
+    std::unique_ptr<backend::HostMapping> map_host(std::span<const std::byte> range) override {
+        if (pins_left == 0) {
+            throw Failure(DS4_E_DEVICE, "the system does not pin this");
+        }
+        --pins_left;
+        return std::make_unique<Pin>(*this, range);
+    }
+    std::unique_ptr<backend::UploadRing> upload_ring(size_t slots, size_t slot_bytes) override {
+        return std::make_unique<Ring>(*this, slots, slot_bytes);
     }
 
     backend::Allocation allocate(size_t bytes, std::string_view what) override {
@@ -27,8 +49,51 @@ public:
 
     uint64_t free_bytes = uint64_t{1} << 34;
     uint64_t lent_bytes = 0;
+    bool     reads_host = true;
+
+    uint64_t              pins_left = std::numeric_limits<uint64_t>::max();
+    uint64_t              pinned_bytes = 0; /* now */
+    std::atomic<uint64_t> sends_left = std::numeric_limits<uint64_t>::max();
+    size_t                ring_slots = 0; /* of the last ring */
+    size_t                ring_bytes = 0;
+    bool                  finished = false; /* was the last ring waited for */
 
 private:
+    class Pin : public backend::HostMapping {
+    public:
+        Pin(HostDevice &device, std::span<const std::byte> range) : device_(device), range_(range) {
+            device_.pinned_bytes += range.size();
+        }
+        ~Pin() override { device_.pinned_bytes -= range_.size(); }
+        const std::byte *device_address() const override { return range_.data(); }
+
+    private:
+        HostDevice                &device_;
+        std::span<const std::byte> range_;
+    };
+
+    class Ring : public backend::UploadRing {
+    public:
+        Ring(HostDevice &device, size_t slots, size_t slot_bytes)
+            : device_(device), slots_(slots, std::vector<std::byte>(slot_bytes)) {
+            device_.ring_slots = slots;
+            device_.ring_bytes = slots * slot_bytes;
+            device_.finished = false;
+        }
+        std::span<std::byte> wait(size_t slot) override { return slots_.at(slot); }
+        void                 send(size_t slot, void *to, size_t bytes) override {
+            if (device_.sends_left-- == 0) {
+                throw Failure(DS4_E_DEVICE, "the bus is broken");
+            }
+            std::memcpy(to, slots_[slot].data(), bytes);
+        }
+        void finish() override { device_.finished = true; }
+
+    private:
+        HostDevice                         &device_;
+        std::vector<std::vector<std::byte>> slots_;
+    };
+
     void release(void *data, size_t bytes) noexcept override {
         lent_bytes -= bytes;
         ::operator delete(data, std::align_val_t(64));

@@ -30,7 +30,8 @@ CompressorState place_compressor(const KvShape &shape, Carver &carver, const KvL
     state.halves = layer.halves;
     state.keys = place_ring(carver, rows, input_width);
     state.gates = place_ring(carver, rows, input_width);
-    state.rows = carver.take<float>(checked_multiply(shape.context / layer.ratio, row_width));
+    state.capacity = shape.context / layer.ratio;
+    state.rows = carver.take<float>(checked_multiply(state.capacity, row_width));
     return state;
 }
 

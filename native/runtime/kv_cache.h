@@ -51,7 +51,8 @@ struct Ring {
 struct CompressorState {
     Ring     keys;
     Ring     gates;
-    float   *rows = nullptr; /* [context / ratio, row width] */
+    float   *rows = nullptr; /* [capacity, row width] */
+    uint64_t capacity = 0;   /* context / ratio */
     uint64_t ratio = 0;      /* 0: the layer has no such compressor */
     uint64_t halves = 0;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <sys/mman.h>
 
@@ -17,6 +18,11 @@ namespace {
 constexpr uint64_t kPromisedAlignment = 4;
 /* Progress and cancellation are looked at once per slab. */
 constexpr uint64_t kSlabBytes = 16u << 20;
+/* Of tensors in device memory, so that kernels may load them in the widest pieces. */
+constexpr uint64_t kDeviceAlignment = 256;
+constexpr uint64_t kSampleBytes = 4096;
+
+uint64_t round_up(uint64_t value, uint64_t to) { return checked_add(value, to - 1) / to * to; }
 
 void check_range(const WeightRange &range, std::span<const WeightFile> files) {
     if (range.file >= files.size()) {
@@ -68,61 +74,115 @@ void populate(std::span<const std::byte> slab, uint64_t page) {
 } // namespace
 
 WeightStore::WeightStore(backend::Device &device, std::span<const WeightFile> files, std::span<const WeightRange> ranges,
-                         WeightSource source, Telemetry &telemetry) {
-    mapped_.resize(ranges.size());
-    for (size_t i = 0; i < ranges.size(); ++i) {
-        check_range(ranges[i], files);
-        weight_bytes_ = checked_add(weight_bytes_, ranges[i].bytes);
-        mapped_[i] = source == WeightSource::mmap && ranges[i].offset % kPromisedAlignment == 0;
+                         const WeightPlan &plan, Telemetry &telemetry)
+    : ranges_(ranges.begin(), ranges.end()), addresses_(ranges.size()) {
+    if (plan.placement == WeightPlacement::automatic && !device.reads_host_memory()) {
+        throw Failure(DS4_E_ARGUMENT, "kernels of " + device.info().name +
+                                          " cannot read weights where the host has them: choose resident weights or mapped experts");
     }
+    for (const WeightRange &range : ranges_) {
+        check_range(range, files);
+        weight_bytes_ = checked_add(weight_bytes_, range.bytes);
+        homes_.push_back(home_of(range, plan));
+        device_bytes_ += homes_.back() == Home::device || homes_.back() == Home::nowhere ? range.bytes : 0;
+    }
+    open_files(files);
+    telemetry.set(DS4_WORD_BYTES_DONE, 0);
+    telemetry.set(DS4_WORD_BYTES_TOTAL, weight_bytes_);
+    map_ranges();
+    read_ranges(device, telemetry);
+    upload_ranges(device, plan, telemetry);
+    if (plan.check_upload) {
+        check_uploaded(device);
+    }
+    pin_ranges(device, telemetry);
+}
+
+WeightStore::Home WeightStore::home_of(const WeightRange &range, const WeightPlan &plan) const {
+    const bool may_be_mapped = range.offset % kPromisedAlignment == 0;
+    if (range.bytes == 0) {
+        return Home::nowhere;
+    }
+    if (plan.placement == WeightPlacement::automatic) {
+        return plan.source == WeightSource::mmap && may_be_mapped ? Home::mapping : Home::memory;
+    }
+    switch (range.use) {
+    case WeightUse::host:
+        return Home::nowhere;
+    case WeightUse::routed_experts:
+        return plan.placement == WeightPlacement::mapped_experts && may_be_mapped ? Home::pinned_mapping : Home::device;
+    case WeightUse::kernels:
+        break;
+    }
+    return Home::device;
+}
+
+bool WeightStore::is_mapped(size_t range) const {
+    return homes_[range] == Home::mapping || homes_[range] == Home::pinned_mapping;
+}
+
+void WeightStore::open_files(std::span<const WeightFile> files) {
     for (size_t i = 0; i < files.size(); ++i) {
         const auto index = static_cast<uint32_t>(i);
-        if (std::any_of(ranges.begin(), ranges.end(), [&](const WeightRange &range) { return range.file == index; })) {
+        if (std::ranges::any_of(ranges_, [&](const WeightRange &range) { return range.file == index; })) {
             files_.push_back({index, ReadOnlyFile(files[i].path, files[i].bytes), FileMapping()});
         }
     }
-    telemetry.set(DS4_WORD_BYTES_DONE, 0);
-    telemetry.set(DS4_WORD_BYTES_TOTAL, weight_bytes_);
-    addresses_.resize(ranges.size());
-    map_ranges(ranges);
-    read_ranges(device, ranges, telemetry);
 }
 
-WeightStore::OpenFile &WeightStore::file_of(const WeightRange &range) {
-    return *std::find_if(files_.begin(), files_.end(),
-                         [&](const OpenFile &candidate) { return candidate.index == range.file; });
+const WeightStore::OpenFile &WeightStore::file_of(size_t range) const {
+    return *std::ranges::find(files_, ranges_[range].file, &OpenFile::index);
+}
+
+std::vector<size_t> WeightStore::in_file_order(Home home) const {
+    std::vector<size_t> order;
+    for (size_t i = 0; i < ranges_.size(); ++i) {
+        if (homes_[i] == home) {
+            order.push_back(i);
+        }
+    }
+    std::ranges::sort(order, {}, [&](size_t i) { return std::pair(ranges_[i].file, ranges_[i].offset); });
+    return order;
+}
+
+void WeightStore::read(size_t range, std::span<std::byte> to) const {
+    if (homes_[range] == Home::mapping || homes_[range] == Home::memory) {
+        std::copy_n(addresses_[range], ranges_[range].bytes, to.begin());
+        return;
+    }
+    read_fully(file_of(range).file, to.first(ranges_[range].bytes), ranges_[range].offset);
 }
 
 /* One mapping per file, from its first needed byte to its last: what lies between and is not needed costs address space
  * only. */
-void WeightStore::map_ranges(std::span<const WeightRange> ranges) {
+void WeightStore::map_ranges() {
     for (OpenFile &file : files_) {
         uint64_t first = file.file.bytes();
         uint64_t end = 0;
-        for (size_t i = 0; i < ranges.size(); ++i) {
-            if (mapped_[i] && ranges[i].file == file.index && ranges[i].bytes > 0) {
-                first = std::min(first, ranges[i].offset);
-                end = std::max(end, ranges[i].offset + ranges[i].bytes);
+        for (size_t i = 0; i < ranges_.size(); ++i) {
+            if (is_mapped(i) && ranges_[i].file == file.index) {
+                first = std::min(first, ranges_[i].offset);
+                end = std::max(end, ranges_[i].offset + ranges_[i].bytes);
             }
         }
         if (first < end) {
             file.mapping = FileMapping(file.file, first, end - first);
         }
     }
-    for (size_t i = 0; i < ranges.size(); ++i) {
-        if (mapped_[i] && ranges[i].bytes > 0) {
-            addresses_[i] = file_of(ranges[i]).mapping.at(ranges[i].offset);
-            mapped_ranges_.emplace_back(addresses_[i], ranges[i].bytes);
-            mapped_bytes_ += ranges[i].bytes;
+    for (size_t i = 0; i < ranges_.size(); ++i) {
+        if (is_mapped(i)) {
+            addresses_[i] = file_of(i).mapping.at(ranges_[i].offset);
+            mapped_ranges_.emplace_back(addresses_[i], ranges_[i].bytes);
+            mapped_bytes_ += ranges_[i].bytes;
         }
     }
 }
 
-void WeightStore::read_ranges(backend::Device &device, std::span<const WeightRange> ranges, Telemetry &telemetry) {
+void WeightStore::read_ranges(backend::Device &device, Telemetry &telemetry) {
     const auto place = [&](Carver carver) {
-        for (size_t i = 0; i < ranges.size(); ++i) {
-            if (!mapped_[i]) {
-                addresses_[i] = carver.take<std::byte>(ranges[i].bytes);
+        for (size_t i = 0; i < ranges_.size(); ++i) {
+            if (homes_[i] == Home::memory) {
+                addresses_[i] = carver.take<std::byte>(ranges_[i].bytes);
             }
         }
         return carver.bytes();
@@ -134,19 +194,91 @@ void WeightStore::read_ranges(backend::Device &device, std::span<const WeightRan
     copies_ = device.allocate(bytes, "the weights");
     place(Carver(copies_.as<std::byte>()));
 
-    for (size_t i = 0; i < ranges.size(); ++i) {
-        if (mapped_[i]) {
+    for (size_t i = 0; i < ranges_.size(); ++i) {
+        if (homes_[i] != Home::memory) {
             continue;
         }
-        const ReadOnlyFile &file = file_of(ranges[i]).file;
+        const ReadOnlyFile &file = file_of(i).file;
         std::byte *const    to = copies_.as<std::byte>() + (addresses_[i] - copies_.as<std::byte>());
-        for (uint64_t done = 0; done < ranges[i].bytes;) {
+        for (uint64_t done = 0; done < ranges_[i].bytes;) {
             telemetry.poll_cancel("loading the model");
-            const uint64_t step = std::min(kSlabBytes, ranges[i].bytes - done);
-            read_fully(file, {to + done, step}, ranges[i].offset + done);
+            const uint64_t step = std::min(kSlabBytes, ranges_[i].bytes - done);
+            read_fully(file, {to + done, step}, ranges_[i].offset + done);
             done += step;
             telemetry.add(DS4_WORD_BYTES_DONE, step);
         }
+    }
+}
+
+/* One allocation for all of them: a thousand would each be rounded up to the device's own granularity. */
+void WeightStore::upload_ranges(backend::Device &device, const WeightPlan &plan, Telemetry &telemetry) {
+    const std::vector<size_t> order = in_file_order(Home::device);
+    uint64_t                  bytes = 0;
+    for (const size_t i : order) {
+        bytes = checked_add(bytes, round_up(ranges_[i].bytes, kDeviceAlignment));
+    }
+    if (bytes == 0) {
+        return;
+    }
+    const backend::DeviceInfo info = device.info();
+    if (info.free_bytes != 0 && bytes > info.free_bytes) { /* 0: the device cannot say */
+        throw Failure(DS4_E_NO_MEMORY, "cannot copy the weights to " + info.name + ": they need " + describe_bytes(bytes) +
+                                           ", " + describe_bytes(info.free_bytes) + " free");
+    }
+    image_ = device.allocate(bytes, "the weights");
+
+    std::vector<UploadPiece> pieces;
+    std::byte               *to = image_.as<std::byte>();
+    for (const size_t i : order) {
+        pieces.push_back({&file_of(i).file, ranges_[i].offset, ranges_[i].bytes, to});
+        addresses_[i] = to;
+        to += round_up(ranges_[i].bytes, kDeviceAlignment);
+    }
+    upload(device, pieces, plan.upload, telemetry);
+}
+
+/* The first, middle and last bytes of each range: a copy that went astray is seen, a single wrong bit need not be. */
+void WeightStore::check_uploaded(backend::Device &device) const {
+    std::vector<std::byte> want(kSampleBytes);
+    std::vector<std::byte> got(kSampleBytes);
+    for (const size_t i : in_file_order(Home::device)) {
+        const uint64_t sample = std::min(kSampleBytes, ranges_[i].bytes);
+        const uint64_t last = ranges_[i].bytes - sample;
+        for (const uint64_t at : {uint64_t{0}, last / 2, last}) {
+            read_fully(file_of(i).file, std::span(want).first(sample), ranges_[i].offset + at);
+            device.copy_out(got.data(), addresses_[i] + at, sample);
+            if (!std::equal(want.begin(), want.begin() + static_cast<std::ptrdiff_t>(sample), got.begin())) {
+                throw Failure(DS4_E_DEVICE, "tensor " + ranges_[i].name + " differs in the memory of " +
+                                                device.info().name + " from " + file_of(i).file.path() + " near byte " +
+                                                std::to_string(ranges_[i].offset + at));
+            }
+        }
+    }
+}
+
+/* Pages are pinned, not bytes, and none of them twice: ranges that share one are pinned together. */
+void WeightStore::pin_ranges(backend::Device &device, Telemetry &telemetry) {
+    const std::vector<size_t> order = in_file_order(Home::pinned_mapping);
+    const uint64_t            page = page_bytes();
+    for (size_t done = 0; done < order.size();) {
+        telemetry.poll_cancel("loading the model");
+        const uint32_t file = ranges_[order[done]].file;
+        const uint64_t start = ranges_[order[done]].offset / page * page;
+        uint64_t       end = start;
+        uint64_t       bytes = 0;
+        size_t         next = done;
+        while (next < order.size() && ranges_[order[next]].file == file &&
+               (next == done || ranges_[order[next]].offset < end)) {
+            end = std::max(end, round_up(ranges_[order[next]].offset + ranges_[order[next]].bytes, page));
+            bytes += ranges_[order[next]].bytes;
+            ++next;
+        }
+        const std::byte *const host = file_of(order[done]).mapping.at(start);
+        pins_.push_back(device.map_host({host, end - start}));
+        for (; done < next; ++done) {
+            addresses_[order[done]] = pins_.back()->device_address() + (addresses_[order[done]] - host);
+        }
+        telemetry.add(DS4_WORD_BYTES_DONE, bytes);
     }
 }
 

@@ -16,6 +16,9 @@ using namespace ds4::runtime;
 
 namespace {
 
+constexpr WeightPlan kMapped{.source = WeightSource::mmap};
+constexpr WeightPlan kRead{.source = WeightSource::read};
+
 bool holds(const WeightStore &store, std::span<const WeightRange> ranges, const std::vector<std::byte> &bytes) {
     for (size_t i = 0; i < ranges.size(); ++i) {
         if (std::memcmp(store.address(i), bytes.data() + ranges[i].offset, ranges[i].bytes) != 0) {
@@ -38,8 +41,8 @@ TEST(mapped_and_read_weights_are_the_same_bytes) {
     test::HostDevice               device;
     Telemetry                      telemetry;
 
-    const WeightStore mapped(device, files, ranges, WeightSource::mmap, telemetry);
-    const WeightStore read(device, files, ranges, WeightSource::read, telemetry);
+    const WeightStore mapped(device, files, ranges, kMapped, telemetry);
+    const WeightStore read(device, files, ranges, kRead, telemetry);
 
     CHECK(holds(mapped, ranges, bytes));
     CHECK(holds(read, ranges, bytes));
@@ -58,7 +61,7 @@ TEST(a_range_at_an_odd_byte_is_copied_to_an_aligned_address) {
     test::HostDevice               device;
     Telemetry                      telemetry;
 
-    const WeightStore store(device, files, ranges, WeightSource::mmap, telemetry);
+    const WeightStore store(device, files, ranges, kMapped, telemetry);
 
     CHECK(store.mapped_bytes() == 9000 + 5000);
     for (size_t i = 0; i < ranges.size(); ++i) {
@@ -74,7 +77,7 @@ TEST(only_files_with_needed_ranges_are_opened) {
     test::HostDevice               device;
     Telemetry                      telemetry;
 
-    const WeightStore store(device, files, ranges, WeightSource::mmap, telemetry);
+    const WeightStore store(device, files, ranges, kMapped, telemetry);
 
     CHECK(holds(store, ranges, bytes));
 }
@@ -89,7 +92,7 @@ TEST(a_range_outside_its_file_is_refused_also_when_its_end_wraps) {
                                           {0, top - 31, 64, "x"}, {0, 32, top - 8, "x"}, {1, 0, 1, "x"}};
     for (const WeightRange &range : bad) {
         const test::Outcome outcome =
-            test::outcome_of([&] { WeightStore(device, files, {&range, 1}, WeightSource::mmap, telemetry); });
+            test::outcome_of([&] { WeightStore(device, files, {&range, 1}, kMapped, telemetry); });
 
         CHECK(outcome.status == DS4_E_ARGUMENT);
         CHECK(outcome.says("tensor x"));
@@ -103,14 +106,14 @@ TEST(warming_counts_every_byte_and_stops_when_cancelled) {
     const std::vector<WeightRange> ranges = {{0, 0, 20000, "a"}, {0, 20000, 30000, "b"}};
     test::HostDevice               device;
     Telemetry                      telemetry;
-    const WeightStore              store(device, files, ranges, WeightSource::mmap, telemetry);
+    const WeightStore              store(device, files, ranges, kMapped, telemetry);
 
     store.warm(telemetry);
     CHECK(telemetry.get(DS4_WORD_BYTES_DONE) == 50000);
 
     telemetry.set(DS4_WORD_CANCEL, 1);
     CHECK(test::outcome_of([&] { store.warm(telemetry); }).status == DS4_E_CANCELLED);
-    const auto read = [&] { WeightStore(device, files, ranges, WeightSource::read, telemetry); };
+    const auto read = [&] { WeightStore(device, files, ranges, kRead, telemetry); };
     CHECK(test::outcome_of(read).status == DS4_E_CANCELLED);
     CHECK(device.lent_bytes == 0);
 }
@@ -122,7 +125,7 @@ TEST(a_weight_file_that_shrinks_is_refused_before_it_is_read) {
     const std::vector<WeightRange> ranges = {{0, 0, 50000, "a"}};
     test::HostDevice               device;
     Telemetry                      telemetry;
-    const WeightStore              store(device, files, ranges, WeightSource::mmap, telemetry);
+    const WeightStore              store(device, files, ranges, kMapped, telemetry);
     CHECK(::truncate(file.path().c_str(), 4096) == 0);
 
     CHECK(test::outcome_of([&] { store.check_files(); }).status == DS4_E_IO);
@@ -138,8 +141,128 @@ TEST(weights_that_do_not_fit_are_refused_and_nothing_stays_taken) {
     device.free_bytes = 49999;
     Telemetry telemetry;
 
-    const auto read = [&] { WeightStore(device, files, ranges, WeightSource::read, telemetry); };
+    const auto read = [&] { WeightStore(device, files, ranges, kRead, telemetry); };
 
     CHECK(test::outcome_of(read).status == DS4_E_NO_MEMORY);
     CHECK(device.lent_bytes == 0);
+}
+
+namespace {
+
+constexpr WeightPlan kResident{.placement = WeightPlacement::resident, .upload = {.threads = 2}, .check_upload = true};
+constexpr WeightPlan kMappedExperts{.placement = WeightPlacement::mapped_experts, .check_upload = true};
+
+/* Dense, experts, experts in the same page, something for the host, experts of an odd byte, and experts far away. */
+std::vector<WeightRange> mixed_ranges() {
+    return {{0, 64, 5000, "a", WeightUse::kernels},         {0, 9000, 700, "b", WeightUse::routed_experts},
+            {0, 9800, 300, "c", WeightUse::routed_experts}, {0, 20000, 128, "d", WeightUse::host},
+            {0, 12345, 777, "e", WeightUse::routed_experts}, {0, 40000, 9000, "f", WeightUse::routed_experts}};
+}
+
+} // namespace
+
+TEST(resident_weights_are_copied_to_aligned_addresses_of_the_device) {
+    const std::vector<std::byte>   bytes = test::counting_bytes(50000);
+    const test::TemporaryFile      file(bytes);
+    const std::vector<WeightFile>  files = {{file.path(), bytes.size()}};
+    const std::vector<WeightRange> ranges = three_ranges();
+    test::HostDevice               device;
+    device.reads_host = false;
+    Telemetry telemetry;
+    {
+        const WeightStore store(device, files, ranges, kResident, telemetry);
+
+        CHECK(holds(store, ranges, bytes));
+        CHECK(store.mapped_bytes() == 0 && store.device_bytes() == store.weight_bytes());
+        CHECK(telemetry.get(DS4_WORD_BYTES_DONE) == store.weight_bytes());
+        CHECK(device.pinned_bytes == 0);
+        for (size_t i = 0; i < ranges.size(); ++i) {
+            CHECK((store.address(i) - store.address(2)) % 256 == 0);
+            CHECK(store.owned_by_device(i));
+        }
+    }
+    CHECK(device.lent_bytes == 0);
+}
+
+TEST(mapped_experts_are_pinned_page_by_page_and_the_rest_is_copied) {
+    const std::vector<std::byte>   bytes = test::counting_bytes(50000);
+    const test::TemporaryFile      file(bytes);
+    const std::vector<WeightFile>  files = {{file.path(), bytes.size()}};
+    const std::vector<WeightRange> ranges = mixed_ranges();
+    test::HostDevice               device;
+    device.reads_host = false;
+    Telemetry telemetry;
+    {
+        const WeightStore      store(device, files, ranges, kMappedExperts, telemetry);
+        std::vector<std::byte> host(128);
+        store.read(3, host);
+
+        CHECK(std::equal(host.begin(), host.end(), bytes.begin() + 20000));
+        CHECK(store.address(3) == nullptr);
+        for (const size_t i : {0u, 1u, 2u, 4u, 5u}) {
+            CHECK(std::memcmp(store.address(i), bytes.data() + ranges[i].offset, ranges[i].bytes) == 0);
+            CHECK(store.owned_by_device(i) == (i == 0 || i == 4));
+        }
+        CHECK(store.mapped_bytes() == 700 + 300 + 9000);
+        CHECK(store.device_bytes() == 5000 + 777 + 128);
+        CHECK(device.pinned_bytes == 4096 + 3 * 4096); /* pages 2, and 9 to 11 */
+    }
+    CHECK(device.lent_bytes == 0 && device.pinned_bytes == 0);
+}
+
+TEST(a_device_apart_is_refused_weights_that_stay_with_the_host) {
+    const test::TemporaryFile      file(test::counting_bytes(50000));
+    const std::vector<WeightFile>  files = {{file.path(), 50000}};
+    const std::vector<WeightRange> ranges = three_ranges();
+    test::HostDevice               device;
+    device.reads_host = false;
+    Telemetry telemetry;
+
+    CHECK(test::outcome_of([&] { WeightStore(device, files, ranges, kMapped, telemetry); }).status == DS4_E_ARGUMENT);
+}
+
+TEST(placing_weights_on_a_device_may_fail_anywhere_and_leaves_nothing) {
+    const test::TemporaryFile      file(test::counting_bytes(50000));
+    const std::vector<WeightFile>  files = {{file.path(), 50000}};
+    const std::vector<WeightRange> ranges = mixed_ranges();
+    test::HostDevice               device;
+    Telemetry                      telemetry;
+    const auto                     place = [&](const WeightPlan &plan) {
+        const test::Outcome outcome = test::outcome_of([&] { WeightStore(device, files, ranges, plan, telemetry); });
+        CHECK(device.lent_bytes == 0 && device.pinned_bytes == 0);
+        return outcome;
+    };
+
+    device.free_bytes = 6000;
+    const test::Outcome full = place(kResident);
+    CHECK(full.status == DS4_E_NO_MEMORY && full.says("they need 16.25 KiB, 5.86 KiB free"));
+    device.free_bytes = 1u << 20;
+    device.sends_left = 1;
+    CHECK(place(kResident).status == DS4_E_DEVICE);
+    device.sends_left = 100;
+    device.pins_left = 1;
+    CHECK(place(kMappedExperts).status == DS4_E_DEVICE);
+    telemetry.set(DS4_WORD_CANCEL, 1);
+    CHECK(place(kResident).status == DS4_E_CANCELLED);
+    CHECK(place(kMappedExperts).status == DS4_E_CANCELLED);
+}
+
+TEST(a_copy_that_went_astray_is_found_when_somebody_looks) {
+    class Forgetful : public test::HostDevice {
+    public:
+        void copy_out(void *to, const void *from, size_t bytes) override {
+            HostDevice::copy_out(to, from, bytes);
+            static_cast<std::byte *>(to)[bytes - 1] ^= std::byte{1};
+        }
+    };
+    const test::TemporaryFile      file(test::counting_bytes(50000));
+    const std::vector<WeightFile>  files = {{file.path(), 50000}};
+    const std::vector<WeightRange> ranges = three_ranges();
+    Forgetful                      device;
+    Telemetry                      telemetry;
+
+    const test::Outcome outcome = test::outcome_of([&] { WeightStore(device, files, ranges, kResident, telemetry); });
+
+    CHECK(outcome.status == DS4_E_DEVICE);
+    CHECK(outcome.says("tensor a differs"));
 }

@@ -1,64 +1,223 @@
+import type { BackendName, BackendState, DeviceInfo, GpuBackendName } from '../engine/index.js';
 import { RunError, UsageError } from './errors.js';
-import type { BackendWord, Settings } from './settings.js';
+import type { Run } from './run.js';
+import type { Settings } from './settings.js';
 
 export interface BackendChoice {
-  readonly backend: 'cpu';
-  /** Why, when nobody asked for this backend. */
-  readonly note: string | undefined;
-  readonly warning: string | undefined;
+  readonly backend: BackendName;
+  /** Of a GPU backend. */
+  readonly device: DeviceInfo | undefined;
+  /** The user named it, or asked for what only it has: another one is no answer. */
+  readonly isAsked: boolean;
+  /** Sentences about the choice: why, when nobody asked for this backend. */
+  readonly notes: readonly string[];
+  readonly warnings: readonly string[];
 }
 
-const gpuLibraries: Readonly<Record<Exclude<BackendWord, 'cpu'>, string>> = {
-  cuda: 'libds4-cuda.so',
-  rocm: 'libds4-rocm.so',
-  metal: 'libds4-metal.dylib',
-};
+/** Asks a backend's library what it can do on this machine. */
+export type Probe = (backend: GpuBackendName) => BackendState;
 
-/** The backend that the placement options ask for; they win over `--backend`, wherever they stand. */
-function placementBackend(settings: Settings): BackendWord | undefined {
-  const { gpuVram, gpuDevices } = settings;
-  if (gpuVram === undefined && gpuDevices === undefined) {
-    return undefined;
-  }
-  if (gpuVram !== undefined && gpuVram !== 'auto') {
-    return gpuVram.length === 1 && gpuVram[0] === 0 ? 'cpu' : 'cuda';
-  }
-  const option = gpuVram === 'auto' ? '--gpu-vram auto' : '--gpu-devices';
-  throw new UsageError(
-    `${option} asks for the memory of GPUs, and this build has only the cpu backend ` +
-      `(no ${gpuLibraries.cuda} and no ${gpuLibraries.rocm}); leave it out`,
-  );
+/** In the order in which they are tried. */
+const gpuBackends: readonly GpuBackendName[] = ['cuda', 'rocm'];
+
+/** What the options say about the backend, before any library is asked. */
+type Wish =
+  | { readonly kind: 'cpu' }
+  /** The first of these that works; `by` is what asked for a GPU, if anything did. */
+  | {
+      readonly kind: 'gpu';
+      readonly backends: readonly GpuBackendName[];
+      readonly by: string | undefined;
+    };
+
+/** The placement options ask for a GPU and win over `--backend`, wherever they stand; a budget of 0 is none. */
+function placementOption({ gpuVram, gpuDevices }: Settings): string | undefined {
+  return gpuVram !== undefined
+    ? '--gpu-vram'
+    : gpuDevices !== undefined
+      ? '--gpu-devices'
+      : undefined;
 }
 
-/**
- * Decides where to compute, before any file is opened. A backend that was asked for by name is never replaced by
- * another one.
- *
- * @throws RunError when its library is not here.
- */
-export function chooseBackend(settings: Settings): BackendChoice {
-  const asked = placementBackend(settings) ?? settings.backend;
-  if (asked !== undefined && asked !== 'cpu') {
+function forbidsGpus({ gpuVram }: Settings): boolean {
+  return gpuVram !== 'auto' && gpuVram?.length === 1 && gpuVram[0] === 0;
+}
+
+function wishOf(settings: Settings): Wish {
+  const { backend } = settings;
+  const placement = placementOption(settings);
+  const named = gpuBackends.filter((name) => name === backend);
+  if (forbidsGpus(settings) || (backend === 'cpu' && placement === undefined)) {
+    return { kind: 'cpu' };
+  }
+  if (named.length > 0) {
+    return { kind: 'gpu', backends: named, by: `--backend ${backend ?? ''}` };
+  }
+  if (backend === 'metal' && placement === undefined) {
     throw new RunError(
-      `backend ${asked} cannot be used: its library ${gpuLibraries[asked]} is not in this build, ` +
-        'which has only cpu; use --backend cpu or leave the option out',
+      'backend metal cannot be used: its library libds4-metal.dylib is not in this build; ' +
+        'the backends are cpu, cuda and rocm',
     );
   }
-  if (settings.gpuResident === true && asked === undefined) {
+  const by =
+    placement ??
+    (settings.gpuResident === true
+      ? '--gpu-resident'
+      : settings.checkTensors
+        ? '--check-tensors'
+        : undefined);
+  return { kind: 'gpu', backends: gpuBackends, by };
+}
+
+function onCpu(settings: Settings, options: Partial<BackendChoice> = {}): BackendChoice {
+  if (settings.checkTensors) {
     throw new RunError(
-      `--gpu-resident asks for GPU memory, and this build has only the cpu backend ` +
-        `(no ${gpuLibraries.cuda} and no ${gpuLibraries.rocm}); leave it out`,
+      '--check-tensors checks what was uploaded to a GPU, and the cpu backend uploads nothing; leave it out',
     );
+  }
+  const warnings: string[] = [];
+  if (settings.gpuResident === true) {
+    warnings.push('--gpu-resident has no effect with the cpu backend');
+  }
+  if (forbidsGpus(settings) && settings.backend !== undefined && settings.backend !== 'cpu') {
+    warnings.push(`--gpu-vram 0 uses the CPU: --backend ${settings.backend} has no effect`);
   }
   return {
     backend: 'cpu',
-    note:
-      asked === undefined
-        ? `backend cpu, because no GPU backend is in this build (no ${gpuLibraries.cuda} and no ${gpuLibraries.rocm})`
-        : undefined,
-    warning:
-      settings.gpuResident === true
-        ? '--gpu-resident has no effect with the cpu backend'
-        : undefined,
+    device: undefined,
+    isAsked: true,
+    notes: [],
+    warnings,
+    ...options,
   };
+}
+
+interface Tried {
+  readonly backend: GpuBackendName;
+  readonly state: Exclude<BackendState, { kind: 'ready' }>;
+}
+
+function cannotBeUsed({ backend, state }: Tried): string {
+  return `backend ${backend} cannot be used: ${state.reason}`;
+}
+
+/** No GPU can be used: the CPU, when nobody asked for one. */
+function withoutGpu(settings: Settings, by: string | undefined, tried: Tried[]): BackendChoice {
+  const built = tried.filter(({ state }) => state.kind !== 'notBuilt');
+  const [first] = built.length > 0 ? built : tried;
+  if (by !== undefined && first !== undefined) {
+    if (built.length === 0 && (by === '--gpu-vram' || by === '--gpu-devices')) {
+      const isUsage = settings.gpuVram === undefined || settings.gpuVram === 'auto';
+      const sentence = `${by} asks for the memory of GPUs, and no GPU backend is built: ${cannotBeUsed(first)}`;
+      throw isUsage ? new UsageError(sentence) : new RunError(sentence);
+    }
+    throw new RunError(
+      by.startsWith('--backend')
+        ? cannotBeUsed(first)
+        : `${by} needs a GPU: ${cannotBeUsed(first)}`,
+    );
+  }
+  if (built.length === 0) {
+    return onCpu(settings, {
+      isAsked: false,
+      notes: [
+        'backend cpu, because no GPU backend is in this build (no libds4-cuda.so and no libds4-rocm.so)',
+      ],
+    });
+  }
+  const sentence = `backend cpu, because ${built.map(cannotBeUsed).join(', and ')}`;
+  // A machine without a GPU is nothing to warn of; a library that cannot even be loaded is a broken installation.
+  const isBroken = built.some(({ state }) => state.kind === 'broken');
+  return onCpu(settings, {
+    isAsked: false,
+    ...(isBroken ? { warnings: [sentence] } : { notes: [sentence] }),
+  });
+}
+
+/** The one device that the options name, checked against what is there. */
+function chooseDevice(
+  { gpuVram, gpuDevices }: Settings,
+  backend: GpuBackendName,
+  devices: readonly [DeviceInfo, ...DeviceInfo[]],
+): { device: DeviceInfo; notes: string[]; warnings: string[] } {
+  const indices = devices.map(({ index }) => index);
+  const budgets = gpuVram === 'auto' ? undefined : gpuVram?.length;
+  for (const index of gpuDevices ?? []) {
+    if (!indices.includes(index)) {
+      const valid = indices.length === 1 ? `only ${indices.join()}` : `0..${indices.length - 1}`;
+      throw new UsageError(
+        `--gpu-devices: there is no ${backend} device ${index}; the valid numbers are ${valid}`,
+      );
+    }
+  }
+  if (gpuDevices === undefined && budgets !== undefined && budgets > devices.length) {
+    throw new UsageError(
+      `--gpu-vram has ${budgets} budgets, and ${backend} has ${devices.length} ${devices.length === 1 ? 'device' : 'devices'}`,
+    );
+  }
+  const count = gpuDevices?.length ?? budgets ?? 1;
+  if (count > 1) {
+    const option = gpuDevices === undefined ? '--gpu-vram' : '--gpu-devices';
+    throw new RunError(
+      `${option} names ${count} devices, and this build places a model on one GPU only; name one with --gpu-devices`,
+    );
+  }
+  const device = devices.find(({ index }) => index === gpuDevices?.[0]) ?? devices[0];
+  const isOneOfMany = gpuDevices === undefined && devices.length > 1;
+  const sentence =
+    `${backend} device ${device.index} of ${devices.length} is used, because this build places a model on one GPU only; ` +
+    '--gpu-devices names another';
+  return {
+    device,
+    notes: isOneOfMany && gpuVram !== 'auto' ? [sentence] : [],
+    // auto means every device, so this is less than what was asked for.
+    warnings: isOneOfMany && gpuVram === 'auto' ? [sentence] : [],
+  };
+}
+
+/**
+ * Decides where to compute. A backend that was asked for is never replaced by another one.
+ *
+ * @throws RunError when it cannot be used, with the reason; UsageError for devices that are not there.
+ */
+export function decideBackend(settings: Settings, probe: Probe): BackendChoice {
+  const wish = wishOf(settings);
+  if (wish.kind === 'cpu') {
+    return onCpu(settings);
+  }
+  const tried: Tried[] = [];
+  for (const backend of wish.backends) {
+    const state = probe(backend);
+    if (state.kind !== 'ready') {
+      tried.push({ backend, state });
+      continue;
+    }
+    const { device, notes, warnings } = chooseDevice(settings, backend, state.devices);
+    const overridden = settings.backend === 'cpu' || settings.backend === 'metal';
+    return {
+      backend,
+      device,
+      isAsked: wish.by !== undefined,
+      notes,
+      warnings: [
+        ...(overridden
+          ? [`${wish.by ?? ''} asks for a GPU: --backend ${settings.backend} has no effect`]
+          : []),
+        ...warnings,
+      ],
+    };
+  }
+  return withoutGpu(settings, wish.by, tried);
+}
+
+/** Decides where to compute, with the libraries that are here. */
+export async function chooseBackend({
+  settings,
+  environment,
+}: Pick<Run, 'settings' | 'environment'>): Promise<BackendChoice> {
+  if (wishOf(settings).kind === 'cpu') {
+    return onCpu(settings);
+  }
+  const { probeBackend } = await import('../engine/index.js');
+  return decideBackend(settings, (backend) => probeBackend(backend, environment.libraryDirectory));
 }

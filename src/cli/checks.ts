@@ -111,6 +111,10 @@ function checkPlacement(settings: Settings): void {
       '--gpu-resident and --ssd-streaming contradict each other: the whole model in GPU memory, or a part of it',
     );
   }
+  const twice = gpuDevices?.find((device, index) => gpuDevices.indexOf(device) !== index);
+  if (twice !== undefined) {
+    throw new UsageError(`--gpu-devices: device ${twice} is named twice`);
+  }
   if (gpuVram === undefined || gpuVram === 'auto' || gpuDevices === undefined) {
     return;
   }

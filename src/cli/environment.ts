@@ -4,6 +4,8 @@ import { floatBetween, integerBetween } from './values.js';
 /** What the environment says, typed. The only reader of `process.env` in the program is `readEnvironment`. */
 export interface Environment {
   readonly lockFile: string;
+  /** Folder of the native libraries instead of the program's own. */
+  readonly libraryDirectory: string | undefined;
   readonly home: string | undefined;
   readonly terminal: string | undefined;
   /** NO_COLOR is set and not empty. */
@@ -28,8 +30,8 @@ export interface GpuEnvironment {
   readonly q8F16CacheMib: number | undefined;
   readonly q8F16CacheReserveMib: number | undefined;
   readonly noQ8F16Cache: boolean;
-  readonly copyModelChunked: boolean;
-  readonly copyModel: boolean;
+  /** The variable that asks for the copy of the model, if one does. */
+  readonly copyAskedBy: string | undefined;
   readonly copyChunkMib: number | undefined;
   /** The variable that forbids the copy of the model, if one does. */
   readonly copyForbiddenBy: string | undefined;
@@ -114,8 +116,11 @@ function gpuEnvironment(reader: Reader): GpuEnvironment {
     q8F16CacheMib: reader.number('DS4_CUDA_Q8_F16_CACHE_MB', mib, mibText),
     q8F16CacheReserveMib: reader.number('DS4_CUDA_Q8_F16_CACHE_RESERVE_MB', mib, mibText),
     noQ8F16Cache: reader.present('DS4_CUDA_NO_Q8_F16_CACHE'),
-    copyModelChunked: reader.present('DS4_CUDA_COPY_MODEL_CHUNKED'),
-    copyModel: reader.text('DS4_CUDA_COPY_MODEL') !== undefined,
+    copyAskedBy: reader.present('DS4_CUDA_COPY_MODEL_CHUNKED')
+      ? 'DS4_CUDA_COPY_MODEL_CHUNKED'
+      : reader.text('DS4_CUDA_COPY_MODEL') === undefined
+        ? undefined
+        : 'DS4_CUDA_COPY_MODEL',
     copyChunkMib: reader.number('DS4_CUDA_MODEL_COPY_CHUNK_MB', mib, mibText),
     copyForbiddenBy: forbidCopy.find((name) => reader.present(name)),
     keepModelPages: reader.present('DS4_CUDA_KEEP_MODEL_PAGES'),
@@ -132,6 +137,7 @@ export function readEnvironment(variables: Variables = process.env): Environment
   const reader = new Reader(variables);
   return {
     lockFile: reader.text('DS4_LOCK_FILE') ?? '/tmp/ds4.lock',
+    libraryDirectory: reader.text('DS4_LIBRARY_DIR'),
     home: reader.text('HOME'),
     terminal: reader.text('TERM'),
     noColor: reader.text('NO_COLOR') !== undefined,

@@ -7,7 +7,7 @@ const termColumns = 30;
 const helpColumns = 100;
 
 /** Commander's help in the layout of this program: terms in 30 columns, longer ones on a line of their own. */
-class TwoColumnHelp extends Help {
+export class TwoColumnHelp extends Help {
   override helpWidth = helpColumns;
   override sortOptions = false;
 

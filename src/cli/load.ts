@@ -1,17 +1,13 @@
 import { existsSync, statSync } from 'node:fs';
-import type { Engine, EngineSession, Lock } from '../engine/index.js';
+import type { BackendName, Engine, EngineSession, Lock } from '../engine/index.js';
 import type { ModelDescription } from '../model/index.js';
-import type { LoadPlan, PlanRequest } from '../plan/index.js';
+import type { LoadPlan } from '../plan/index.js';
 import { chooseBackend } from './backend-choice.js';
-import { formatBytes } from './bytes.js';
+import type { BackendChoice } from './backend-choice.js';
 import { RunError } from './errors.js';
-import { availableMemory } from './host-memory.js';
 import { chooseModel } from './model-choice.js';
 import { drawsProgress, withProgress } from './progress.js';
 import type { Run } from './run.js';
-
-/** Checkpoints that a session keeps: the ends of the last turns. */
-const checkpointCount = 4;
 
 /** The model file, read and understood; nothing is loaded yet. */
 export interface ModelFile {
@@ -53,23 +49,30 @@ export async function openModelFile(path: string): Promise<ModelFile> {
   return { path, description: describeModel(openGguf(path)) };
 }
 
-/** Says which backend it will be, and refuses one that is not here. */
-function announceBackend(run: Run): 'cpu' {
-  const choice = chooseBackend(run.settings);
-  if (choice.warning !== undefined) {
-    run.terminal.warning(choice.warning);
+/** Says which backend it will be, and refuses one that cannot be used. */
+async function announceBackend(run: Run): Promise<BackendChoice> {
+  const choice = await chooseBackend(run);
+  for (const warning of choice.warnings) {
+    run.terminal.warning(warning);
   }
-  if (choice.note !== undefined) {
-    run.terminal.note(choice.note);
+  for (const note of choice.notes) {
+    run.terminal.note(note);
   }
-  return choice.backend;
+  if (choice.device !== undefined) {
+    const { placementLine } = await import('./load-lines.js');
+    const line = placementLine(run.settings, choice.device);
+    if (line !== undefined) {
+      run.terminal.note(line);
+    }
+  }
+  return choice;
 }
 
-async function takeLock(run: Run, backend: 'cpu'): Promise<Lock> {
+async function takeLock(run: Run, backend: BackendName): Promise<Lock> {
   const { acquireLock, LockFileError, LockHeldError } = await import('../engine/index.js');
-  const path = run.environment.lockFile;
+  const { lockFile: path, libraryDirectory } = run.environment;
   try {
-    return acquireLock(path, backend);
+    return acquireLock(path, backend, libraryDirectory);
   } catch (thrown) {
     if (thrown instanceof LockHeldError) {
       // Two models at once seldom fit, so this is an error; who knows better needs the variable's name.
@@ -81,43 +84,88 @@ async function takeLock(run: Run, backend: 'cpu'): Promise<Lock> {
   }
 }
 
-/** What the options ask of the planner. `--prefill-chunk` wins over its environment variable. */
-export function planRequest(run: Run, context: number | undefined): PlanRequest {
-  const chunk = run.settings.prefillChunk ?? run.environment.prefillChunk;
-  return {
-    source: run.settings.source,
-    ...(context === undefined ? {} : { context }),
-    ...(chunk === undefined ? {} : { prefillChunk: chunk }),
-  };
-}
-
-async function planRun(
-  run: Run,
-  description: ModelDescription,
-  context: number | undefined,
-): Promise<LoadPlan> {
-  const { planLoad } = await import('../plan/index.js');
-  const plan = planLoad(
-    description,
-    { memoryAvailable: availableMemory() },
-    planRequest(run, context),
-  );
-  for (const reason of plan.reasons) {
-    if (reason.kind === 'warning') {
-      run.terminal.warning(reason.text);
+/** Says what the plan has decided, and which options it leaves without effect. */
+function announcePlan({ settings, terminal }: Run, plan: LoadPlan): void {
+  for (const { kind, text } of plan.reasons) {
+    if (kind === 'warning') {
+      terminal.warning(text);
+    } else if (kind === 'headline') {
+      terminal.note(text);
     }
   }
-  return plan;
+  if (plan.backend === 'cpu') {
+    return;
+  }
+  if (settings.threads !== undefined) {
+    terminal.warning(`--threads has no effect with the ${plan.backend} backend`);
+  }
+  if (settings.warm && plan.weights.place === 'device') {
+    terminal.warning('--warm-weights has no effect: the whole model is copied into GPU memory');
+  }
 }
 
-function memoryLine(plan: LoadPlan, session: EngineSession): string {
-  const { kvBytes, workspaceBytes } = session.measure();
-  const { bytes, source } = plan.weights;
-  const total = kvBytes + workspaceBytes + bytes;
-  return (
-    `memory: KV ${formatBytes(kvBytes)} + buffers ${formatBytes(workspaceBytes)} + ` +
-    `${source === 'mmap' ? 'mapped' : 'resident'} model ${formatBytes(bytes)} = ${formatBytes(total)} planned`
-  );
+async function loadEngine(
+  run: Run,
+  file: ModelFile,
+  { device }: BackendChoice,
+  plan: LoadPlan,
+): Promise<{ engine: Engine; forget: () => void }> {
+  const { settings, terminal, environment } = run;
+  const [{ Engine }, { copyBegins, copyEnded }] = await Promise.all([
+    import('../engine/index.js'),
+    import('./load-lines.js'),
+  ]);
+  const gpu = plan.backend === 'cpu' || device === undefined ? undefined : { plan, device };
+  const engine = new Engine({
+    description: file.description,
+    backend: plan.backend,
+    arithmetic: settings.exact ? 'exact' : 'fast',
+    warm: settings.warm,
+    ...(environment.libraryDirectory === undefined
+      ? {}
+      : { libraryDirectory: environment.libraryDirectory }),
+    ...(plan.backend === 'cpu'
+      ? { source: plan.weights.source }
+      : {
+          device: plan.device.index,
+          placement: plan.weights.place === 'device' ? 'resident' : 'mappedExperts',
+          upload: { ...plan.upload, check: settings.checkTensors },
+        }),
+    ...(settings.threads === undefined ? {} : { threads: settings.threads }),
+  });
+  const forget = run.stop.onStop(() => {
+    engine.cancel();
+  });
+  const say = (lines: readonly string[]): void => {
+    for (const line of lines) {
+      terminal.note(line);
+    }
+  };
+  try {
+    say(gpu === undefined ? [] : copyBegins(gpu.plan, gpu.device));
+    const started = performance.now();
+    await withProgress(
+      {
+        terminal,
+        draws: drawsProgress(terminal, environment.terminal),
+        text: gpu === undefined ? 'loading the model' : 'copying the model into GPU memory',
+        telemetry: () => engine.telemetry(),
+      },
+      () => engine.load(),
+    );
+    const seconds = (performance.now() - started) / 1000;
+    const { threads, instructionSet } = engine.info;
+    say(gpu === undefined ? [] : copyEnded(gpu.plan, engine.info, seconds));
+    terminal.note(
+      `model ${file.path} loaded in ${seconds.toFixed(2)} s` +
+        (gpu === undefined ? `; ${threads} threads, ${instructionSet} instructions` : ''),
+    );
+    return { engine, forget };
+  } catch (thrown) {
+    forget();
+    await engine.close();
+    throw thrown;
+  }
 }
 
 /**
@@ -125,7 +173,7 @@ function memoryLine(plan: LoadPlan, session: EngineSession): string {
  * errors a user sees: backend, lock, model file, memory.
  */
 export async function loadModel(run: Run): Promise<{ model: LoadedModel; session: EngineSession }> {
-  const backend = announceBackend(run);
+  const choice = await announceBackend(run);
   const releases: (() => void | Promise<void>)[] = [];
   const close = async (): Promise<void> => {
     for (const release of releases.splice(0).reverse()) {
@@ -133,64 +181,42 @@ export async function loadModel(run: Run): Promise<{ model: LoadedModel; session
     }
   };
   try {
-    const lock = await takeLock(run, backend);
+    const lock = await takeLock(run, choice.backend);
     releases.push(() => {
       lock.release();
     });
     const file = await openModelFile(modelPath(run));
-    const plan = await planRun(run, file.description, run.settings.context);
-    const { Engine } = await import('../engine/index.js');
-    const { settings, terminal } = run;
-    const engine = new Engine({
-      description: file.description,
-      backend,
-      arithmetic: settings.exact ? 'exact' : 'fast',
-      source: settings.source,
-      warm: settings.warm,
-      ...(settings.threads === undefined ? {} : { threads: settings.threads }),
+    const [{ planAnotherSession, planRun }, { loadAsPlanned }, { memoryLine }] = await Promise.all([
+      import('./planning.js'),
+      import('./load-as-planned.js'),
+      import('./load-lines.js'),
+    ]);
+    const { plan, loaded } = await loadAsPlanned({
+      plan: (failedCopy) => {
+        const next = planRun(run, choice, file.description, failedCopy);
+        announcePlan(run, next);
+        return next;
+      },
+      load: (next) => loadEngine(run, file, choice, next),
     });
-    releases.push(() => engine.close());
-    releases.push(
-      run.stop.onStop(() => {
-        engine.cancel();
-      }),
-    );
+    const { engine, forget } = loaded;
+    releases.push(() => engine.close(), forget);
 
     const openSession = async (sessionPlan: LoadPlan): Promise<EngineSession> => {
-      const session = await engine.openSession({
-        context: sessionPlan.context,
-        prefillChunk: sessionPlan.prefillChunk,
-        checkpoints: checkpointCount,
-      });
-      terminal.memory(memoryLine(sessionPlan, session));
+      const session = await engine.openSession(sessionPlan);
+      run.terminal.memory(memoryLine(sessionPlan, session.measure()));
       return session;
     };
-    const draws = drawsProgress(terminal, run.environment.terminal);
-    let seconds = 0;
-    await withProgress(
-      {
-        terminal,
-        draws,
-        text: 'ds4: loading the model',
-        telemetry: () => engine.telemetry(),
-      },
-      async () => {
-        const started = performance.now();
-        await engine.load();
-        seconds = (performance.now() - started) / 1000;
-      },
-    );
-    const { threads, instructionSet } = engine.info;
-    terminal.note(
-      `model ${file.path} loaded in ${seconds.toFixed(2)} s; ${threads} threads, ${instructionSet} instructions`,
-    );
     const session = await openSession(plan);
     const model = {
       ...file,
       engine,
       plan,
-      openSession: async (context: number) =>
-        openSession(await planRun(run, file.description, context)),
+      openSession: async (context: number) => {
+        const next = planAnotherSession(run, choice, file.description, plan, context);
+        announcePlan(run, next);
+        return openSession(next);
+      },
       close,
     };
     return { model, session };

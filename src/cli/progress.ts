@@ -89,7 +89,20 @@ interface Display {
   end(): void;
 }
 
-async function drawnDisplay(text: string, isColored: boolean): Promise<Display> {
+/** Bytes per second since the first ones were seen. */
+class Rate {
+  #first: { readonly bytes: number; readonly at: number } | undefined;
+
+  text(bytes: number): string {
+    const at = performance.now();
+    this.#first ??= { bytes, at };
+    const seconds = (at - this.#first.at) / 1000;
+    return seconds < 0.5 ? '' : `${formatBytes((bytes - this.#first.bytes) / seconds)}/s`;
+  }
+}
+
+async function drawnDisplay(what: string, isColored: boolean): Promise<Display> {
+  const text = `ds4: ${what}`;
   const [{ default: ora }, { default: progress }] = await Promise.all([
     import('ora'),
     import('cli-progress'),
@@ -102,17 +115,22 @@ async function drawnDisplay(text: string, isColored: boolean): Promise<Display> 
     hideCursor: false,
     color: isColored ? 'cyan' : false,
   }).start();
+  const rate = new Rate();
   let bar: InstanceType<typeof progress.SingleBar> | undefined;
   return {
     show: ({ phase, bytesDone, bytesTotal }) => {
       if (phase !== 'load' || bytesTotal === 0) {
         return;
       }
-      const payload = { read: formatBytes(bytesDone), size: formatBytes(bytesTotal) };
+      const payload = {
+        read: formatBytes(bytesDone),
+        size: formatBytes(bytesTotal),
+        rate: rate.text(bytesDone),
+      };
       if (bar === undefined) {
         spinner.stop();
         bar = new progress.SingleBar({
-          format: `${text} {bar} {percentage}% {read} of {size}`,
+          format: `${text} {bar} {percentage}% {read} of {size} {rate}`,
           stream: process.stderr,
           barsize: 20,
           hideCursor: null,
@@ -135,11 +153,15 @@ async function drawnDisplay(text: string, isColored: boolean): Promise<Display> 
 
 function plainDisplay(terminal: Terminal, text: string): Display {
   let last = performance.now();
+  const rate = new Rate();
   return {
     show: ({ bytesDone, bytesTotal }) => {
+      const speed = rate.text(bytesDone);
       if (performance.now() - last >= plainLineMs && bytesTotal > 0) {
         last = performance.now();
-        terminal.note(`${text}: ${formatBytes(bytesDone)} of ${formatBytes(bytesTotal)}`);
+        terminal.note(
+          `${text}: ${formatBytes(bytesDone)} of ${formatBytes(bytesTotal)}${speed === '' ? '' : `, ${speed}`}`,
+        );
       }
     },
     end: () => undefined,

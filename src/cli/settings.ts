@@ -49,6 +49,7 @@ export interface Settings {
   gpuDevices: readonly number[] | undefined;
   gpuResident: boolean | undefined;
   ssdStreaming: boolean;
+  checkTensors: boolean;
 
   prompt: PromptSource | undefined;
   system: string;
@@ -105,6 +106,7 @@ export function defaultSettings(): Settings {
     gpuDevices: undefined,
     gpuResident: undefined,
     ssdStreaming: false,
+    checkTensors: false,
     prompt: undefined,
     system: 'You are a helpful assistant',
     raw: false,

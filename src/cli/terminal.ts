@@ -25,11 +25,13 @@ export interface TerminalOptions {
   readonly quiet: boolean;
   readonly stdoutIsTerminal: boolean;
   readonly stderrIsTerminal: boolean;
+  /** In front of each line of stderr; `ds4` when it is not given. */
+  readonly program?: string;
 }
 
 /**
  * The two output streams. stdout carries the answer and nothing else; everything said about the work goes to stderr,
- * where each line begins with `ds4: `.
+ * where each line begins with the program's name.
  */
 export class Terminal {
   readonly #stdout: OutputStream;
@@ -38,6 +40,7 @@ export class Terminal {
   readonly quiet: boolean;
   readonly stdoutIsTerminal: boolean;
   readonly stderrIsTerminal: boolean;
+  readonly #program: string;
   #closed = false;
   #onClosed: (() => void) | undefined;
   #giveUp: (() => void) | undefined;
@@ -50,6 +53,7 @@ export class Terminal {
     this.quiet = options.quiet;
     this.stdoutIsTerminal = options.stdoutIsTerminal;
     this.stderrIsTerminal = options.stderrIsTerminal;
+    this.#program = options.program ?? 'ds4';
     // Node turns SIGPIPE off and reports a closed reader as an event, which would be fatal without a listener.
     this.#stdout.on('error', () => {
       this.#closed = true;
@@ -104,7 +108,7 @@ export class Terminal {
 
   #lines(text: string, color: (line: string) => string): void {
     for (const line of text.split('\n')) {
-      this.raw(`${color(`ds4: ${line}`)}\n`);
+      this.raw(`${color(`${this.#program}: ${line}`)}\n`);
     }
   }
 

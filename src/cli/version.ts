@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { sentenceOf } from './errors.js';
+import { readEnvironment } from './environment.js';
 
 function programVersion(): string {
   const text = readFileSync(new URL('../../package.json', import.meta.url), 'utf8');
@@ -12,15 +12,19 @@ function programVersion(): string {
     : 'unknown';
 }
 
-/** One line: the program, the interface of its native library, and the backends that are here and can be loaded. */
+/** One line: the program, the interface of its native library, and the backends that are here and can be used. */
 export async function versionText(): Promise<string> {
-  const { abiVersion, backends, listDevices } = await import('../engine/index.js');
+  const { abiVersion, backends, probeBackend } = await import('../engine/index.js');
+  const { libraryDirectory } = readEnvironment();
   const states = backends.map((backend) => {
-    try {
-      const arches = listDevices(backend).map(({ arch }) => arch);
-      return `${backend} (${arches.join(', ')})`;
-    } catch (thrown) {
-      return `no ${backend} (${sentenceOf(thrown)})`;
+    const state = probeBackend(backend, libraryDirectory);
+    switch (state.kind) {
+      case 'ready':
+        return `${backend} (${state.devices.map(({ arch }) => arch).join(', ')})`;
+      case 'notBuilt':
+        return `no ${backend} (not built)`;
+      default:
+        return `no ${backend} (${state.reason})`;
     }
   });
   return `ds4 ${programVersion()}, native interface ${abiVersion}, backends: ${states.join(', ')}`;

@@ -1,5 +1,7 @@
 import { Arena, ErrorSlot, loadLibrary, Struct } from './abi.js';
+import { LibraryError, NativeError } from './errors.js';
 import { layoutOf } from './layout.js';
+import { findLibrary, libraryCandidates } from './library.js';
 import type { BackendName } from './library.js';
 
 export interface DeviceInfo {
@@ -44,5 +46,37 @@ export function listDevices(backend: BackendName, libraryDirectory?: string): De
     }));
   } finally {
     arena.free();
+  }
+}
+
+/** What a backend can do on this machine, as a fact and not as a failure. */
+export type BackendState =
+  | { readonly kind: 'ready'; readonly devices: readonly [DeviceInfo, ...DeviceInfo[]] }
+  /** There is no library. */
+  | { readonly kind: 'notBuilt'; readonly reason: string }
+  /** The library is there and cannot be loaded, or belongs to another version of the program. */
+  | { readonly kind: 'broken'; readonly reason: string }
+  /** The library is there; the driver or the device is not. */
+  | { readonly kind: 'noDevice'; readonly reason: string };
+
+/** Asks a backend for its devices. Each reason is a clause that can follow a colon. */
+export function probeBackend(backend: BackendName, libraryDirectory?: string): BackendState {
+  if (findLibrary(backend, libraryDirectory) === undefined) {
+    const places = libraryCandidates(backend, libraryDirectory).join(' and no ');
+    return { kind: 'notBuilt', reason: `there is no ${places}; build it with: make ${backend}` };
+  }
+  try {
+    const [first, ...others] = listDevices(backend, libraryDirectory);
+    return first === undefined
+      ? { kind: 'noDevice', reason: 'its library finds no device' }
+      : { kind: 'ready', devices: [first, ...others] };
+  } catch (thrown) {
+    if (thrown instanceof LibraryError) {
+      return { kind: 'broken', reason: thrown.message };
+    }
+    if (thrown instanceof NativeError) {
+      return { kind: 'noDevice', reason: thrown.message };
+    }
+    throw thrown;
   }
 }

@@ -17,6 +17,8 @@ export interface SessionOptions {
 export interface SessionSizes {
   readonly kvBytes: number;
   readonly workspaceBytes: number;
+  /** Intermediates of the kernels, beside the workspace. */
+  readonly scratchBytes: number;
   readonly checkpointBytes: number;
 }
 
@@ -147,6 +149,7 @@ export class EngineSession {
       return {
         kvBytes: sizes.u64('kv_bytes'),
         workspaceBytes: sizes.u64('workspace_bytes'),
+        scratchBytes: sizes.u64('scratch_bytes'),
         checkpointBytes: sizes.u64('checkpoint_bytes'),
       };
     } finally {

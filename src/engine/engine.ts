@@ -6,13 +6,18 @@ import { EngineSession } from './engine-session.js';
 import type { SessionOptions } from './engine-session.js';
 import type { BackendName } from './library.js';
 import { instructionSets, writeModelArguments } from './model-arguments.js';
-import type { InstructionSet, LayerSlice } from './model-arguments.js';
+import type { InstructionSet, LayerSlice, Placement, Upload } from './model-arguments.js';
 import { Telemetry } from './telemetry.js';
 import type { TelemetrySnapshot } from './telemetry.js';
 
 export interface EngineOptions {
   readonly description: ModelDescription;
   readonly backend: BackendName;
+  /** Index of the device, as `listDevices` has it; the first by default. */
+  readonly device?: number;
+  /** GPU backends only, and needed there. */
+  readonly placement?: Placement;
+  readonly upload?: Upload;
   /** Folder of the native libraries; the program's own by default. */
   readonly libraryDirectory?: string;
   /** 0 or absent: as many as the process may use. */
@@ -33,6 +38,8 @@ export interface EngineInfo {
   readonly instructionSet: InstructionSet;
   readonly weightBytes: number;
   readonly mappedBytes: number;
+  /** Of the weights, in the memory of a GPU. */
+  readonly deviceBytes: number;
 }
 
 /**
@@ -106,6 +113,9 @@ export class Engine {
       const { arena, args, error, handleOffset } = writeModelArguments({
         description: options.description,
         slice: this.slice,
+        device: options.device ?? 0,
+        placement: options.placement ?? 'auto',
+        upload: options.upload ?? {},
         threads: options.threads ?? 0,
         arithmetic: options.arithmetic ?? 'fast',
         source: options.source ?? 'mmap',
@@ -143,6 +153,7 @@ export class Engine {
         instructionSet: instructionSets[info.u32('instruction_set')] ?? 'auto',
         weightBytes: info.u64('weight_bytes'),
         mappedBytes: info.u64('mapped_bytes'),
+        deviceBytes: info.u64('device_bytes'),
       };
     } finally {
       arena.free();

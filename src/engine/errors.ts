@@ -35,6 +35,12 @@ export class CancelledError extends NativeError {
 /** NaN or infinity among the logits. The session stands where it stood before the call. */
 export class NonFiniteError extends NativeError {}
 
+/** Host or device memory was not enough. Nothing of what was asked for is kept. */
+export class NoMemoryError extends NativeError {}
+
+/** There is no such device, or it failed. */
+export class DeviceError extends NativeError {}
+
 /** Another process holds the lock. */
 export class LockHeldError extends NativeError {
   override readonly exitCode = ExitCode.usage;
@@ -76,6 +82,10 @@ export function nativeError(call: string, status: number, sentence: string): Nat
       return new CancelledError(call, status, sentence);
     case Status.nonFinite:
       return new NonFiniteError(call, status, sentence);
+    case Status.noMemory:
+      return new NoMemoryError(call, status, sentence);
+    case Status.device:
+      return new DeviceError(call, status, sentence);
     default:
       return new NativeError(call, status, sentence);
   }

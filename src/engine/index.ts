@@ -1,6 +1,6 @@
 export { abiVersion, crossingCount } from './abi.js';
-export { listDevices } from './devices.js';
-export type { DeviceInfo } from './devices.js';
+export { listDevices, probeBackend } from './devices.js';
+export type { BackendState, DeviceInfo } from './devices.js';
 export { Engine } from './engine.js';
 export type { EngineInfo, EngineOptions } from './engine.js';
 export type {
@@ -13,16 +13,18 @@ export type {
 } from './engine-session.js';
 export {
   CancelledError,
+  DeviceError,
   LibraryError,
   LockFileError,
   LockHeldError,
   NativeError,
+  NoMemoryError,
   NonFiniteError,
 } from './errors.js';
-export { backends, findLibrary, programRoot } from './library.js';
-export type { BackendName } from './library.js';
+export { backends, findLibrary, gpuBackends, libraryFile, programRoot } from './library.js';
+export type { BackendName, GpuBackendName } from './library.js';
 export { acquireLock } from './lock.js';
 export type { Lock } from './lock.js';
-export type { InstructionSet, LayerSlice } from './model-arguments.js';
+export type { InstructionSet, LayerSlice, Placement, Upload } from './model-arguments.js';
 export type { TapKind, TapRecord } from './taps.js';
 export type { TelemetrySnapshot } from './telemetry.js';

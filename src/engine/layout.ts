@@ -79,6 +79,11 @@ export const structs = {
     has_embedding: 'u32',
     has_head: 'u32',
     instruction_set: 'u32',
+    placement: 'u32',
+    upload_threads: 'u32',
+    upload_slots: 'u32',
+    upload_slot_bytes: 'u64',
+    check_tensors: 'u32',
     reserved: 'u32',
   },
   ds4_model_args: {
@@ -100,6 +105,7 @@ export const structs = {
     reserved: 'u32',
     weight_bytes: 'u64',
     mapped_bytes: 'u64',
+    device_bytes: 'u64',
   },
   ds4_session_args: {
     size: 'u32',
@@ -114,6 +120,7 @@ export const structs = {
     kv_bytes: 'u64',
     workspace_bytes: 'u64',
     checkpoint_bytes: 'u64',
+    scratch_bytes: 'u64',
   },
   ds4_tap_record: {
     kind: 'u32',

@@ -3,8 +3,15 @@ import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 /** Backends this program can have a library for. */
-export const backends = ['cpu'] as const;
+export const backends = ['cpu', 'cuda', 'rocm'] as const;
 export type BackendName = (typeof backends)[number];
+/** Those that compute on a GPU, in the order in which they are tried. */
+export const gpuBackends = ['cuda', 'rocm'] as const;
+export type GpuBackendName = (typeof gpuBackends)[number];
+
+export function libraryFile(backend: BackendName): string {
+  return `libds4-${backend}.so`;
+}
 
 /** The folder that holds bin/, dist/ (or src/) and build/ or lib/. */
 export function programRoot(): string {
@@ -16,7 +23,7 @@ export function programRoot(): string {
  * `directory` replaces both. Always relative to the program, never to the current folder.
  */
 export function libraryCandidates(backend: BackendName, directory?: string): string[] {
-  const file = `libds4-${backend}.so`;
+  const file = libraryFile(backend);
   if (directory !== undefined) {
     return [resolve(directory, file)];
   }

@@ -15,12 +15,30 @@ export interface LayerSlice {
   readonly head: boolean;
 }
 
+/** `DS4_PLACE_*` of native/include/ds4.h: where a GPU backend puts the weights. */
+export type Placement = 'auto' | 'resident' | 'mappedExperts';
+const placements: readonly Placement[] = ['auto', 'resident', 'mappedExperts'];
+
+/** How weights reach a GPU. What is left out is up to the library. */
+export interface Upload {
+  /** Readers that fill the pinned buffers. */
+  readonly threads?: number;
+  /** Pinned buffers. */
+  readonly slots?: number;
+  readonly slotBytes?: number;
+  /** Read a sample of what was uploaded back and compare it with the file. */
+  readonly check?: boolean;
+}
+
 export type InstructionSet = 'auto' | 'plain' | 'avx2' | 'avx512';
 export const instructionSets: readonly InstructionSet[] = ['auto', 'plain', 'avx2', 'avx512'];
 
 export interface ModelArguments {
   readonly description: ModelDescription;
   readonly slice: LayerSlice;
+  readonly device: number;
+  readonly placement: Placement;
+  readonly upload: Upload;
   readonly threads: number;
   readonly arithmetic: 'fast' | 'exact';
   readonly source: 'mmap' | 'read';
@@ -91,6 +109,7 @@ export function writeModelArguments(options: ModelArguments): {
   });
 
   const plan = new Struct(arena, 'ds4_load_plan');
+  plan.setU32('device', options.device);
   plan.setU32('thread_count', options.threads);
   plan.setU32('arithmetic', options.arithmetic === 'exact' ? 1 : 0);
   plan.setU32('source', options.source === 'read' ? 1 : 0);
@@ -100,6 +119,11 @@ export function writeModelArguments(options: ModelArguments): {
   plan.setU32('has_embedding', slice.embedding ? 1 : 0);
   plan.setU32('has_head', slice.head ? 1 : 0);
   plan.setU32('instruction_set', instructionSets.indexOf(options.instructionSet));
+  plan.setU32('placement', placements.indexOf(options.placement));
+  plan.setU32('upload_threads', options.upload.threads ?? 0);
+  plan.setU32('upload_slots', options.upload.slots ?? 0);
+  plan.setU64('upload_slot_bytes', options.upload.slotBytes ?? 0);
+  plan.setU32('check_tensors', options.upload.check === true ? 1 : 0);
 
   const args = new Struct(arena, 'ds4_model_args');
   args.setU32('path_count', gguf.files.length);

@@ -16,6 +16,7 @@ import { openGguf } from '../../src/gguf/index.js';
 
 /** The program as users start it. */
 export const bin = resolve('bin/ds4');
+const benchBin = resolve('bin/ds4-bench');
 
 /** A model with random weights: its answers are nonsense and often end early. */
 export const model = resolve('test/fixtures/a-q8_0.gguf');
@@ -81,6 +82,8 @@ export function endlessModel(path: string): string {
 export interface Start {
   readonly env?: Readonly<Record<string, string | undefined>>;
   readonly cwd?: string;
+  /** Another program than ds4. */
+  readonly program?: string;
   /** What stdin is: a closed empty pipe by default, `open` for a pipe that stays open, or its whole text. */
   readonly stdin?: 'ignore' | 'open' | { readonly text: string | Uint8Array };
 }
@@ -93,7 +96,7 @@ export interface Outcome {
   readonly signal: NodeJS.Signals | null;
 }
 
-/** Environment of a test: nothing of the user's, and a lock file of its own. */
+/** Environment of a test: nothing of the user's, no GPU, and a lock file of its own. */
 export function environment(
   folder: Folder,
   extra: Readonly<Record<string, string | undefined>> = {},
@@ -103,6 +106,9 @@ export function environment(
     HOME: folder.path,
     DS4_LOCK_FILE: join(folder.path, 'lock'),
     TERM: 'xterm-256color',
+    CUDA_VISIBLE_DEVICES: '-1',
+    HIP_VISIBLE_DEVICES: '-1',
+    ROCR_VISIBLE_DEVICES: '-1',
     ...extra,
   };
 }
@@ -118,7 +124,7 @@ export class Program {
 
   constructor(folder: Folder, args: readonly string[], start: Start = {}) {
     const stdin = start.stdin ?? { text: '' };
-    this.child = spawn(bin, args, {
+    this.child = spawn(start.program ?? bin, args, {
       cwd: start.cwd ?? folder.path,
       env: environment(folder, start.env),
       stdio: [stdin === 'ignore' ? 'ignore' : 'pipe', 'pipe', 'pipe'],
@@ -213,4 +219,14 @@ export function processedTokens(stderr: string): number[] {
   return [...stderr.matchAll(/processing ([0-9]+) input tokens: 0\//g)].map((match) =>
     Number(match[1]),
   );
+}
+
+/** Runs ds4-bench to its end. */
+export async function runBench(args: readonly string[]): Promise<Outcome> {
+  const folder = temporaryFolder();
+  try {
+    return await new Program(folder, args, { program: benchBin }).done;
+  } finally {
+    folder.remove();
+  }
 }

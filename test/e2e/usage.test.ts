@@ -161,19 +161,20 @@ describe('usage errors', () => {
 
 describe('what this build cannot do', () => {
   it.each([
-    [['--backend', 'rocm'], /backend rocm .*libds4-rocm\.so/],
-    [['--cuda'], /backend cuda .*libds4-cuda\.so/],
+    [['--backend', 'rocm'], /backend rocm .*libds4-rocm\.so.*make rocm/],
+    [['--cuda'], /backend cuda .*libds4-cuda\.so.*make cuda/],
+    [['--metal'], /backend metal .*libds4-metal/],
+    [['--gpu-resident'], /--gpu-resident .*libds4-cuda\.so/],
+    [['--cpu', '--check-tensors'], /--check-tensors .*cpu/],
     [['--ssd-streaming'], /--ssd-streaming .*expert streaming/],
     [['--mtp', 'draft.gguf'], /--mtp .*draft models/],
     [['--kv-tiered', '25,25,50'], /--kv-tiered .*KV tiers/],
   ])('%j is refused in one sentence before the model is read', async (args, sentence) => {
-    const { stdout, stderr, status } = await run(folder, [
-      ...args,
-      '-p',
-      'hi',
-      '-m',
-      'missing.gguf',
-    ]);
+    const { stdout, stderr, status } = await run(
+      folder,
+      [...args, '-p', 'hi', '-m', 'missing.gguf'],
+      { env: { DS4_LIBRARY_DIR: folder.path } },
+    );
 
     expect(stderr).toMatch(sentence);
     expect(stderr.trim().split('\n')).toHaveLength(1);

@@ -50,6 +50,7 @@ TEST("attention over window and compressed rows equals the reference") {
                 ops.attention({piece, shape.heads, shape.dim, shape.position + static_cast<uint64_t>(first),
                                {frequency.data(), shape.dims}, q.data() + first * width, shape.window, ring_rows,
                                ring.data(), shape.ratio, shape.ratio == 0 ? nullptr : rows.data(),
+                               static_cast<int64_t>(rows.size()) / shape.dim,
                                shape.top_k == 0 ? nullptr : selected.data() + first * shape.top_k,
                                shape.top_k == 0 ? nullptr : count.data() + first, shape.top_k, sinks.data(),
                                out.data() + first * width});
@@ -116,7 +117,7 @@ TEST("large logits neither overflow nor hide the sink") {
         std::vector<float>       out(2 * dim);
         Backend                  backend = open(1, false, set);
 
-        backend.ops->attention({1, 2, dim, 0, {frequency.data(), 2}, q.data(), 8, 1, ring.data(), 0, nullptr, nullptr,
+        backend.ops->attention({1, 2, dim, 0, {frequency.data(), 2}, q.data(), 8, 1, ring.data(), 0, nullptr, 0, nullptr,
                                 nullptr, 0, sinks.data(), out.data()});
 
         CHECK(out[0] == 1.0f);
@@ -136,7 +137,7 @@ TEST("not-a-number in a query stays in its head") {
         std::vector<float>       out(4 * dim);
         Backend                  backend = open(1, false, set);
 
-        backend.ops->attention({1, 4, dim, 7, {frequency.data(), 4}, q.data(), 8, 8, ring.data(), 0, nullptr, nullptr,
+        backend.ops->attention({1, 4, dim, 7, {frequency.data(), 4}, q.data(), 8, 8, ring.data(), 0, nullptr, 0, nullptr,
                                 nullptr, 0, sinks.data(), out.data()});
 
         for (size_t i = 0; i < dim; ++i) {

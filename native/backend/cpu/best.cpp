@@ -28,13 +28,12 @@ bool all_usable(const float *logits, int64_t count) {
 
 } // namespace
 
-bool CpuOps::best(const BestArgs &args) {
-    if (!all_usable(args.logits, args.vocab)) {
-        return false;
-    }
+void CpuOps::best(const BestArgs &args) {
+    const bool usable = all_usable(args.logits, args.vocab);
     const auto count = static_cast<size_t>(std::min(args.count, args.vocab));
-    if (count == 0) {
-        return true;
+    *args.finite = usable ? 1 : 0;
+    if (!usable || count == 0) {
+        return;
     }
     /* Keep the candidates that may still be among the best; when there are too many, drop the worse half and raise the
      * bar. Only few logits pass the bar after a while. */
@@ -60,7 +59,6 @@ bool CpuOps::best(const BestArgs &args) {
         args.id[i] = id;
         args.logit[i] = args.logits[id];
     }
-    return true;
 }
 
 } // namespace ds4::backend::cpu

@@ -15,7 +15,10 @@ struct Found {
 Found best(const std::vector<float> &logits, int64_t count) {
     Backend backend = open(1, false, DS4_ISA_AUTO);
     Found   found{false, std::vector<float>(static_cast<size_t>(count)), std::vector<int32_t>(static_cast<size_t>(count))};
-    found.usable = backend.ops->best({static_cast<int64_t>(logits.size()), count, logits.data(), found.logits.data(), found.ids.data()});
+    int32_t finite = -1;
+    backend.ops->best({static_cast<int64_t>(logits.size()), count, logits.data(), found.logits.data(), found.ids.data(), &finite});
+    CHECK(finite == 0 || finite == 1);
+    found.usable = finite == 1;
     return found;
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <sys/mman.h>
 
@@ -85,7 +86,61 @@ std::string in_mib(uint64_t bytes) {
     return text;
 }
 
+/* memcpy takes no null pointer, not even for nothing. */
+void copy(void *to, const void *from, size_t bytes) {
+    if (bytes > 0) {
+        std::memcpy(to, from, bytes);
+    }
+}
+
+/* Host memory as it is. */
+class SameMemory final : public HostMapping {
+public:
+    explicit SameMemory(const std::byte *address) : address_(address) {}
+    const std::byte *device_address() const override { return address_; }
+
+private:
+    const std::byte *address_;
+};
+
+class HostRing final : public UploadRing {
+public:
+    HostRing(size_t slots, size_t slot_bytes) : slot_bytes_(slot_bytes) {
+        for (size_t i = 0; i < slots; ++i) {
+            slots_.push_back(std::make_unique_for_overwrite<std::byte[]>(slot_bytes));
+        }
+    }
+
+    std::span<std::byte> wait(size_t slot) override { return {slots_[slot].get(), slot_bytes_}; }
+    void send(size_t slot, void *to, size_t bytes) override { copy(to, slots_[slot].get(), bytes); }
+    void finish() override {}
+
+private:
+    size_t                                    slot_bytes_;
+    std::vector<std::unique_ptr<std::byte[]>> slots_;
+};
+
 } // namespace
+
+void CpuDevice::copy_in(void *to_device, const void *from_host, size_t bytes) {
+    copy(to_device, from_host, bytes);
+}
+
+void CpuDevice::copy_out(void *to_host, const void *from_device, size_t bytes) {
+    copy(to_host, from_device, bytes);
+}
+
+void CpuDevice::copy_within(void *to_device, const void *from_device, size_t bytes) {
+    copy(to_device, from_device, bytes);
+}
+
+std::unique_ptr<HostMapping> CpuDevice::map_host(std::span<const std::byte> range) {
+    return std::make_unique<SameMemory>(range.data());
+}
+
+std::unique_ptr<UploadRing> CpuDevice::upload_ring(size_t slots, size_t slot_bytes) {
+    return std::make_unique<HostRing>(slots, slot_bytes);
+}
 
 DeviceInfo CpuDevice::info() const {
     const Memory memory = read_memory();

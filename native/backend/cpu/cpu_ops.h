@@ -37,7 +37,7 @@ public:
     void attention(const AttentionArgs &args) override;
     void route(const RouteArgs &args) override;
     void experts(const ExpertsArgs &args) override;
-    bool best(const BestArgs &args) override;
+    void best(const BestArgs &args) override;
     bool supports(quant::Type type) const override;
 
 private:

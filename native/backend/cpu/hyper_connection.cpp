@@ -3,6 +3,7 @@
 #include "backend/cpu/cpu_ops.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "backend/cpu/sinkhorn.h"
@@ -13,6 +14,16 @@ namespace {
 
 float sigmoid(float x) {
     return 1.0f / (1.0f + std::exp(-x));
+}
+
+/* On the bits, because a loop over integers runs many lanes at a time where a float sum has to keep its order. */
+bool all_finite(const float *values, int64_t count) {
+    constexpr uint32_t exponent = 0x7f800000u; /* all ones in infinities and NaNs only */
+    uint32_t           bad = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        bad |= (std::bit_cast<uint32_t>(values[i]) & exponent) == exponent ? 1u : 0u;
+    }
+    return bad == 0;
 }
 
 } // namespace
@@ -88,6 +99,10 @@ void CpuOps::hc_post(const HcPostArgs &args) {
                             args.comb + t * args.hc * args.hc, args.hc, args.width);
         }
     });
+    if (args.bad_layer != nullptr && *args.bad_layer < 0 &&
+        !all_finite(args.streams + (args.tokens - 1) * columns, columns)) {
+        *args.bad_layer = args.layer;
+    }
 }
 
 void CpuOps::hc_head(const HcHeadArgs &args) {

@@ -173,7 +173,7 @@ TEST("streams are expanded behind a sublayer, source before destination") {
             int64_t            first = 0;
             for (const int64_t piece : pieces) {
                 ops.hc_post({piece, shape.hc, shape.width, out.data() + first * columns, y.data() + first * shape.width,
-                             post.data() + first * shape.hc, comb.data() + first * shape.hc * shape.hc});
+                             post.data() + first * shape.hc, comb.data() + first * shape.hc * shape.hc, 0, nullptr});
                 first += piece;
             }
             return out;
@@ -240,6 +240,27 @@ TEST("the head collapses the streams with one gate each and no factor two") {
             return want;
         });
     }
+}
+
+TEST("the first layer whose last token is not finite is remembered") {
+    constexpr int64_t        hc = 2, width = 24, tokens = 3;
+    const std::vector<float> post(tokens * hc, 1.0f);
+    std::vector<float>       comb(tokens * hc * hc, 0.0f);
+    std::vector<float>       y(tokens * width, 0.5f);
+    Backend                  backend = open(1, false, DS4_ISA_AUTO);
+    int32_t                  bad_layer = -1;
+    const auto               layer = [&](int32_t number) {
+        std::vector<float> streams(tokens * hc * width, 1.0f);
+        backend.ops->hc_post({tokens, hc, width, streams.data(), y.data(), post.data(), comb.data(), number, &bad_layer});
+        return bad_layer;
+    };
+
+    CHECK(layer(0) == -1);
+    y[0] = NAN; /* a token that is not the last */
+    CHECK(layer(1) == -1);
+    y[2 * width + 7] = INFINITY;
+    CHECK(layer(2) == 2);
+    CHECK(layer(3) == 2);
 }
 
 } // namespace ds4::backend::cpu::test

@@ -72,7 +72,7 @@ TEST("scores equal the reference and the best rows are selected in ascending ord
             for (const int64_t piece : pieces) {
                 IndexerSelectArgs args = {piece, shape.heads, shape.dim, shape.ratio, shape.top_k,
                                           shape.position + static_cast<uint64_t>(first), q.data() + first * width,
-                                          weights.data() + first * shape.heads, rows.data(),
+                                          weights.data() + first * shape.heads, rows.data(), most,
                                           selected.data() + first * shape.top_k, count.data() + first,
                                           scores.data() + first * most, most};
                 ops.indexer_select(args);
@@ -130,7 +130,7 @@ TEST("equal scores and scores that are not numbers still give valid distinct row
             int32_t              count = 0;
             Backend              backend = open(1, false, set);
 
-            backend.ops->indexer_select({1, 1, dim, 4, 3, 79, q.data(), &weight, rows.data(), selected.data(), &count,
+            backend.ops->indexer_select({1, 1, dim, 4, 3, 79, q.data(), &weight, rows.data(), 20, selected.data(), &count,
                                          nullptr, 0});
 
             CHECK(count == 3);

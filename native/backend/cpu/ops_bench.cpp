@@ -70,7 +70,7 @@ void bench_project(Ops &ops, quant::Type type, int64_t rows, int64_t columns) {
     const quant::BlockLayout layout = quant::block_layout(type);
     const int64_t            row_bytes = columns / layout.values * layout.bytes;
     const auto               weights = random_weights(rows * row_bytes);
-    const Matrix             matrix = {type, rows, columns, row_bytes, weights.data()};
+    const Matrix             matrix = {type, RowLayout::file, rows, columns, row_bytes, weights.data()};
     for (const int64_t tokens : {1, 4, 256}) {
         const auto         x = random_floats(tokens * columns);
         std::vector<float> out(static_cast<size_t>(tokens * rows));
@@ -101,7 +101,7 @@ void bench_attention(Ops &ops) {
         std::vector<float> out(q.size());
         const double       s = seconds([&] {
             ops.attention({tokens, heads, dim, 8192, {frequency.data(), dims}, q.data(), 128, 128 + tokens, ring.data(), 4,
-                           rows.data(), selected.data(), count.data(), top_k, sinks.data(), out.data()});
+                           rows.data(), 2048, selected.data(), count.data(), top_k, sinks.data(), out.data()});
         });
         std::printf("attention %ld x 64 heads x 512, 640 rows: %9.1f us  %6.1f G multiplications/s\n",
                     static_cast<long>(tokens), s * 1e6, static_cast<double>(tokens * heads * dim * 640 * 2) / s * 1e-9);
@@ -118,7 +118,7 @@ void bench_indexer(Ops &ops) {
         std::vector<int32_t> selected(static_cast<size_t>(tokens * top_k));
         std::vector<int32_t> count(static_cast<size_t>(tokens));
         const double         s = seconds([&] {
-            ops.indexer_select({tokens, heads, dim, 4, top_k, 32768 - 64, q.data(), weights.data(), rows.data(),
+            ops.indexer_select({tokens, heads, dim, 4, top_k, 32768 - 64, q.data(), weights.data(), rows.data(), 32768 / 4,
                                 selected.data(), count.data(), nullptr, 0});
         });
         std::printf("indexer_select %ld x 64 heads x 128, 8176 rows: %9.1f us  %6.1f G multiplications/s\n",
@@ -133,7 +133,7 @@ void bench_indexer(Ops &ops) {
 void bench_streams(Ops &ops) {
     constexpr int64_t hc = 4, width = 4096, mix = 24;
     const auto        weights = random_weights(mix * hc * width * 2);
-    const Matrix      fn = {quant::Type::f16, mix, hc * width, hc * width * 2, weights.data()};
+    const Matrix      fn = {quant::Type::f16, RowLayout::file, mix, hc * width, hc * width * 2, weights.data()};
     const auto        base = random_floats(mix);
     const auto        scale = random_floats(3);
     const auto        norm = random_floats(width);
@@ -148,13 +148,14 @@ void bench_streams(Ops &ops) {
         });
         std::fill(post.begin(), post.end(), 0.0f);
         std::fill(comb.begin(), comb.end(), 0.25f);
-        const double after = seconds([&] { ops.hc_post({tokens, hc, width, streams.data(), y.data(), post.data(), comb.data()}); });
+        const double after = seconds([&] { ops.hc_post({tokens, hc, width, streams.data(), y.data(), post.data(), comb.data(), 0, nullptr}); });
         std::printf("hc_pre %ld x 4 x 4096: %9.1f us, hc_post %9.1f us\n", static_cast<long>(tokens), pre * 1e6, after * 1e6);
     }
     const auto           logits = random_floats(129280);
     std::vector<float>   best(1024);
+    int32_t              finite = 0;
     std::vector<int32_t> ids(1024);
-    const double         s = seconds([&] { ops.best({129280, 1024, logits.data(), best.data(), ids.data()}); });
+    const double         s = seconds([&] { ops.best({129280, 1024, logits.data(), best.data(), ids.data(), &finite}); });
     std::printf("best 1024 of 129280: %9.1f us\n", s * 1e6);
     const auto         router = random_floats(256);
     std::vector<float> chosen(6);

@@ -103,7 +103,7 @@ inline OwnedMatrix random_matrix(quant::Type type, int64_t rows, int64_t columns
         default: break;
         }
     }
-    owned.matrix = {type, rows, columns, row_bytes, owned.bytes.data()};
+    owned.matrix = {type, RowLayout::file, rows, columns, row_bytes, owned.bytes.data()};
     return owned;
 }
 

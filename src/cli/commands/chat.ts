@@ -1,6 +1,8 @@
 import { readFileSync } from 'node:fs';
 import { Chat } from '../../chat/index.js';
+import type { EngineInfo } from '../../engine/index.js';
 import { Ds4Error } from '../../error/index.js';
+import type { LoadPlan } from '../../plan/index.js';
 import { chatCommands } from '../chat-commands.js';
 import { Conversation } from '../conversation.js';
 import { InvalidValue, systemReason } from '../errors.js';
@@ -166,7 +168,7 @@ class ChatLoop {
     return this.#say(
       [
         `model:     ${path}`,
-        `backend:   ${plan.backend}, ${engine.info.threads} threads, ${engine.info.instructionSet}`,
+        `backend:   ${backendText(plan, engine.info)}`,
         `context:   ${conversation.usedTokens} of ${conversation.context} tokens used, ${conversation.turns} turns`,
         `thinking:  ${thinking}`,
         `sampling:  temp ${settings.temperature}, top-p ${settings.topP}, min-p ${settings.minP}, top-k ${settings.topK}, ` +
@@ -174,6 +176,14 @@ class ChatLoop {
       ].join('\n'),
     );
   }
+}
+
+function backendText(plan: LoadPlan, { threads, instructionSet }: EngineInfo): string {
+  if (plan.backend === 'cpu') {
+    return `cpu, ${threads} threads, ${instructionSet}`;
+  }
+  const experts = plan.weights.place === 'device' ? 'in GPU memory' : 'in main memory';
+  return `${plan.backend}, device ${plan.device.index} (${plan.device.name}), experts ${experts}`;
 }
 
 /** Chats until the input ends. The exit status is that of the last turn. */

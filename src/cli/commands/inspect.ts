@@ -1,11 +1,12 @@
 import { openGguf } from '../../gguf/index.js';
 import { describeModel, summariseModel } from '../../model/index.js';
 import type { ModelSummary } from '../../model/index.js';
-import { PlanError, planLoad } from '../../plan/index.js';
+import { PlanError } from '../../plan/index.js';
 import type { LoadPlan } from '../../plan/index.js';
 import { formatBytes } from '../bytes.js';
-import { modelPath, planRequest } from '../load.js';
-import { availableMemory } from '../host-memory.js';
+import { chooseBackend } from '../backend-choice.js';
+import { modelPath } from '../load.js';
+import { planRun } from '../planning.js';
 import type { Run } from '../run.js';
 
 const schemaVersion = 1;
@@ -118,11 +119,7 @@ export async function inspect(run: Run): Promise<number> {
   let memory: Memory = { kind: 'unknown' };
   if (summary.problems.length === 0) {
     try {
-      const plan = planLoad(
-        describeModel(gguf),
-        { memoryAvailable: availableMemory() },
-        planRequest(run, run.settings.context),
-      );
+      const plan = planRun(run, await chooseBackend(run), describeModel(gguf));
       memory = { kind: 'plan', plan };
     } catch (thrown) {
       if (!(thrown instanceof PlanError)) {

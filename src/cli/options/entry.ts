@@ -16,6 +16,7 @@ export type Topic = (typeof topics)[number];
 
 /** The sections of the help, in the order in which `--help all` prints them. */
 export const sections = [
+  { title: 'Benchmark', topic: 'runtime' },
   { title: 'Model And Runtime', topic: 'runtime' },
   { title: 'Output And Help', topic: 'runtime' },
   { title: 'GPU Placement', topic: 'runtime' },

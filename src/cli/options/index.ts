@@ -18,11 +18,3 @@ export const optionTable: readonly OptionEntry[] = [
   ...distributedOptions,
   ...diagnosticOptions,
 ];
-
-const byName = new Map(optionTable.flatMap((entry) => entry.names.map((name) => [name, entry])));
-
-export function findOption(name: string): OptionEntry | undefined {
-  return byName.get(name);
-}
-
-export const optionNames: readonly string[] = [...byName.keys()];

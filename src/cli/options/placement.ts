@@ -27,7 +27,7 @@ export const placementOptions: readonly OptionEntry[] = [
     values: 'LIST',
     section: gpu,
     description:
-      'Memory budget of each GPU in GiB, separated by commas, or auto (not in this build); 0 uses the CPU.',
+      'Memory that may be used of a GPU in GiB, or auto: what is free less the larger of 2 GiB and 5 percent. 0 uses the CPU. A list of several is not in this build.',
     apply: (settings, use) => {
       settings.gpuVram =
         use.value === 'auto' ? 'auto' : numberList('--gpu-vram', use.value, 16_384);
@@ -37,7 +37,8 @@ export const placementOptions: readonly OptionEntry[] = [
     names: '--gpu-devices',
     values: 'LIST',
     section: gpu,
-    description: 'Numbers of the GPUs to use, separated by commas. (not in this build)',
+    description:
+      'Number of the GPU to use. Default: the first. A list of several is not in this build.',
     apply: (settings, use) => {
       settings.gpuDevices = numberList('--gpu-devices', use.value, 1023);
     },
@@ -59,7 +60,8 @@ export const placementOptions: readonly OptionEntry[] = [
   entry({
     names: '--gpu-resident',
     section: gpu,
-    description: 'Copy the whole model into GPU memory. (not in this build)',
+    description:
+      'Copy the whole model into GPU memory; with a warning it runs otherwise when it does not fit. Default: when it fits with 2 GiB to spare.',
     apply: (settings) => {
       settings.gpuResident = true;
     },
@@ -67,7 +69,8 @@ export const placementOptions: readonly OptionEntry[] = [
   entry({
     names: '--no-gpu-resident',
     section: gpu,
-    description: 'Never copy the whole model into GPU memory.',
+    description:
+      'Never copy the whole model into GPU memory: the experts stay in main memory and are read over the bus.',
     apply: (settings) => {
       settings.gpuResident = false;
     },

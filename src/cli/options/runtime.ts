@@ -31,7 +31,8 @@ export const runtimeOptions: readonly OptionEntry[] = [
     values: 'NAME',
     section,
     basic: true,
-    description: `Where to compute: ${backendNames.join(', ')}. Default: cpu, the only one in this build.`,
+    description:
+      'Where to compute: cpu, cuda or rocm (metal is not in this build). Default: the first of cuda and rocm that is built and has a device, else cpu.',
     apply: (settings, use) => {
       settings.backend = backend(use.value);
     },
@@ -62,7 +63,7 @@ export const runtimeOptions: readonly OptionEntry[] = [
     values: 'COUNT',
     section,
     basic: true,
-    description: 'CPU threads. Default: all that the process may use.',
+    description: 'CPU threads of the cpu backend. Default: all that the process may use.',
     apply: (settings, use) => {
       settings.threads = positiveInteger(use.value);
     },
@@ -72,7 +73,7 @@ export const runtimeOptions: readonly OptionEntry[] = [
     values: 'TOKENS',
     section,
     description:
-      'Most prompt tokens that are evaluated at once: larger is faster and takes more memory. Never changes the result.',
+      'Most prompt tokens that are evaluated at once: larger is faster and takes more memory. Never changes the result. Default: 512 on the CPU, 4096 on a GPU, less where memory is short.',
     apply: (settings, use) => {
       settings.prefillChunk = positiveInteger(use.value);
     },
@@ -119,8 +120,10 @@ export const runtimeOptions: readonly OptionEntry[] = [
   entry({
     names: '--check-tensors',
     section,
-    description: 'Check every weight for values that are not finite while loading.',
-    lacks: 'tensor checks',
+    description: 'GPU: read a sample of what was uploaded back and compare it with the file.',
+    apply: (settings) => {
+      settings.checkTensors = true;
+    },
   }),
   entry({
     names: '--direct-io',

@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest';
 import { parseArguments } from '../../../src/cli/arguments.js';
-import { chooseBackend } from '../../../src/cli/backend-choice.js';
 import { checkTogether, refuseUnserved } from '../../../src/cli/checks.js';
 import type { Settings } from '../../../src/cli/settings.js';
 
@@ -56,6 +55,7 @@ describe('options together', () => {
     ['--dist-replay-check', '--dist-replay-check'],
     ['--gpu-resident --ssd-streaming', '--gpu-resident and --ssd-streaming'],
     ['--gpu-vram 0 --gpu-devices 0', 'conflict'],
+    ['--gpu-devices 1,0,1', '--gpu-devices: device 1 is named twice'],
     [
       '--gpu-vram 40,12 --gpu-devices 0',
       '--gpu-devices count (1) does not match --gpu-vram count (2)',
@@ -129,45 +129,5 @@ describe('what this build lacks', () => {
     expect(() => {
       refuseUnserved(settings('--power 100'));
     }).not.toThrow();
-  });
-});
-
-describe('the backend', () => {
-  it('is the CPU by default, and says why', () => {
-    const choice = chooseBackend(settings(''));
-
-    expect(choice.backend).toBe('cpu');
-    expect(choice.note).toMatch(/cpu.*libds4-cuda\.so.*libds4-rocm\.so/);
-  });
-
-  it('needs no reason when it was asked for', () => {
-    expect(chooseBackend(settings('--cpu')).note).toBeUndefined();
-    expect(chooseBackend(settings('--gpu-vram 0')).note).toBeUndefined();
-    expect(chooseBackend(settings('--backend cuda --gpu-vram 0')).backend).toBe('cpu');
-  });
-
-  it.each([
-    ['--backend cuda', 'cuda', 'libds4-cuda.so'],
-    ['--rocm', 'rocm', 'libds4-rocm.so'],
-    ['--metal', 'metal', 'libds4-metal'],
-    ['--cpu --gpu-vram 40', 'cuda', 'libds4-cuda.so'],
-  ])('%s is refused with its name and library, and never replaced', (line, backend, library) => {
-    const { message, exitCode } = failure(() => chooseBackend(settings(line)));
-
-    expect(message).toContain(`backend ${backend} `);
-    expect(message).toContain(library);
-    expect(exitCode).toBe(1);
-  });
-
-  it.each(['--gpu-vram auto', '--gpu-devices 0'])(
-    '%s is a usage error without a GPU backend',
-    (line) => {
-      expect(failure(() => chooseBackend(settings(line))).exitCode).toBe(2);
-    },
-  );
-
-  it('says that --gpu-resident has no effect on the CPU that was asked for', () => {
-    expect(chooseBackend(settings('--cpu --gpu-resident')).warning).toContain('--gpu-resident');
-    expect(failure(() => chooseBackend(settings('--gpu-resident'))).exitCode).toBe(1);
   });
 });

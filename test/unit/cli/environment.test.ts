@@ -40,8 +40,20 @@ describe('the environment', () => {
     });
 
     expect(tokenTiming).toBe(true);
-    expect(gpu.copyModelChunked).toBe(true);
+    expect(gpu.copyAskedBy).toBe('DS4_CUDA_COPY_MODEL_CHUNKED');
     expect(gpu.copyForbiddenBy).toBe('DS4_CUDA_DIRECT_MODEL');
+  });
+
+  it('takes an older name for the copy of the model, unless it is empty', () => {
+    expect(readEnvironment({ DS4_CUDA_COPY_MODEL: '1' }).gpu.copyAskedBy).toBe(
+      'DS4_CUDA_COPY_MODEL',
+    );
+    expect(readEnvironment({ DS4_CUDA_COPY_MODEL: '' }).gpu.copyAskedBy).toBeUndefined();
+  });
+
+  it('reads where the native libraries are', () => {
+    expect(readEnvironment({ DS4_LIBRARY_DIR: '/x' }).libraryDirectory).toBe('/x');
+    expect(readEnvironment({ DS4_LIBRARY_DIR: '' }).libraryDirectory).toBeUndefined();
   });
 
   it('reads fractions of the streaming reserve and prefers GIB to GB', () => {

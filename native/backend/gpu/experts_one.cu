@@ -1,0 +1,526 @@
+/* The feed-forward part for few tokens, where reading weights is what takes time: one kernel for gate, up and the
+ * activation function, one for down and the sum. Each choice reads its own weights, so a kernel has work for the whole
+ * card from one token on. */
+#include "backend/gpu/experts.h"
+
+#include <algorithm>
+#include <type_traits>
+
+namespace ds4::backend::gpu {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kGroups = kThreads / kLanes;
+
+/* ---- a group of 32 lanes and a few rows ---------------------------------------------------------- */
+
+/* Chain sums of lanes to row sums, in every lane. `room`: [kRows][32] of the group, for 32 chains. */
+template <int kChains, int kRows> DS4_DEVICE void sum_chains(const float (&chain)[kRows], float *room, float (&sum)[kRows]) {
+    if constexpr (kChains == 4) {
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+            sum[r] = 0.0f;
+#pragma unroll
+            for (int c = 0; c < 4; ++c) {
+                sum[r] += shuffle(chain[r], 8 * c);
+            }
+        }
+    } else {
+        sync_group();
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+            room[r * (kLanes + 1) + lane()] = chain[r];
+        }
+        sync_group();
+        float own = 0.0f;
+        if (lane() < kRows) {
+            for (int c = 0; c < kLanes; ++c) {
+                own += room[lane() * (kLanes + 1) + c];
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+            sum[r] = shuffle(own, r);
+        }
+    }
+}
+constexpr int kMostRows = 2;
+constexpr int kRoom = kMostRows * (kLanes + 1);
+
+/* One row of inputs, in the memory of the card or of the block. */
+struct InputRow {
+    int64_t         number; /* no other row has it */
+    const uint32_t *words;
+    const float    *d; /* of unit u: d[u * d_stride] */
+    int64_t         d_stride;
+    const uint32_t *sums;
+    const float    *floats;
+};
+
+DS4_DEVICE InputRow row_of(const ProductInputs &x, int64_t row, int64_t columns) {
+    return {row,
+            reinterpret_cast<const uint32_t *>(x.bytes.q + row * columns),
+            x.bytes.d + row,
+            x.bytes.d_stride,
+            reinterpret_cast<const uint32_t *>(x.bytes.sums + row * (columns / 16)),
+            x.floats + row * columns};
+}
+
+/* Rows in 8 bits in shared memory: bytes, then scales, then sums. */
+DS4_BOTH int scales_bytes(Inputs inputs, int columns) { return (columns / unit_values(inputs) * 4 + 15) / 16 * 16; }
+DS4_BOTH int rounded_row_bytes(Inputs inputs, int columns) {
+    return inputs == Inputs::floats
+               ? 0
+               : columns + scales_bytes(inputs, columns) + (inputs == Inputs::bytes_256 ? columns / 8 : 0);
+}
+template <Inputs inputs> DS4_DEVICE InputRow rounded_row(std::byte *rows, const FeedForward &job, int token) {
+    if constexpr (inputs == Inputs::floats) {
+        return {token, nullptr, nullptr, 0, nullptr, job.x_values + static_cast<int64_t>(token) * job.width};
+    } else {
+        std::byte *own = rows + token * rounded_row_bytes(inputs, job.width);
+        return {token,
+                reinterpret_cast<const uint32_t *>(own),
+                reinterpret_cast<const float *>(own + job.width),
+                1,
+                reinterpret_cast<const uint32_t *>(own + job.width + scales_bytes(inputs, job.width)),
+                nullptr};
+    }
+}
+/* By all threads of a block. x: [count, columns] */
+template <Inputs inputs> DS4_DEVICE void round_rows(const float *x, int count, int columns, std::byte *rows) {
+    if constexpr (inputs != Inputs::floats) {
+        for (int row = 0; row < count; ++row) {
+            std::byte *own = rows + row * rounded_row_bytes(inputs, columns);
+            auto      *words = reinterpret_cast<uint32_t *>(own);
+            auto      *d = reinterpret_cast<float *>(own + columns);
+            if constexpr (inputs == Inputs::bytes_32) {
+                quantise_row_32(x + static_cast<int64_t>(row) * columns, columns, words, d);
+            } else {
+                quantise_row_256(x + static_cast<int64_t>(row) * columns, columns, words, d,
+                                 reinterpret_cast<int16_t *>(own + columns + scales_bytes(inputs, columns)));
+            }
+        }
+    }
+}
+
+/* Weights in bytes. A lane holds its activations of up to kSteps units, for all the rows that meet them. */
+template <Format format, int kSteps> class ByteRows {
+    using Unit = Bytes<format>;
+    static constexpr int kPerStep = kLanes / Unit::kShares; /* units: one of each chain */
+    static constexpr int kAhead = sizeof(typename Unit::Raw) > 40 ? 1 : sizeof(typename Unit::Raw) > 12 ? 2 : 4;
+    static constexpr int kTogether = kAhead < kSteps ? kAhead : kSteps;
+
+    uint32_t x_[kSteps][8];
+    float    d_[kSteps];
+    uint32_t sums_[kSteps];
+    int64_t  held_ = -1;
+
+    DS4_DEVICE static int share() { return lane() % Unit::kShares; }
+
+    DS4_DEVICE void take(const InputRow &x, int64_t first, int64_t units) {
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s) {
+            const int64_t unit = first + s * kPerStep + lane() / Unit::kShares;
+            if (unit < units) {
+                share_inputs<Unit>(x.words + unit * (8 * Unit::kShares), share(), x_[s]);
+                d_[s] = x.d[unit * x.d_stride];
+                if constexpr (Unit::kMinima) {
+                    sums_[s] = x.sums[8 * unit + share()];
+                }
+            } else {
+#pragma unroll
+                for (int k = 0; k < 8; ++k) {
+                    x_[s][k] = 0;
+                }
+                d_[s] = 0.0f;
+                sums_[s] = 0;
+            }
+        }
+    }
+
+public:
+    /* Enough copies that lanes which read at random seldom wait for each other. */
+    using Tables = std::conditional_t<format == Format::iq2_xxs, Iq2TablesOf<16>, typename Unit::Tables>;
+    [[maybe_unused]] static constexpr Inputs kInputs = inputs_of(format, false);
+
+    template <int kRows>
+    DS4_DEVICE void multiply(Format, const std::byte *const (&rows)[kRows], int64_t columns, const InputRow &x,
+                             const Tables &tables, float *room, float (&sum)[kRows]) {
+        const int64_t units = columns / (32 * Unit::kShares);
+        float         chain[kRows] = {};
+        for (int64_t first = 0; first < units; first += kSteps * kPerStep) {
+            if (held_ != x.number || units > kSteps * kPerStep) {
+                take(x, first, units);
+                held_ = x.number;
+            }
+#pragma unroll
+            for (int begin = 0; begin < kSteps; begin += kTogether) {
+                typename Unit::Raw raw[kTogether][kRows];
+#pragma unroll
+                for (int s = 0; s < kTogether; ++s) {
+                    const int64_t unit = first + (begin + s) * kPerStep + lane() / Unit::kShares;
+#pragma unroll
+                    for (int r = 0; r < kRows; ++r) {
+                        raw[s][r] = unit < units ? Unit::load(rows[r], columns, unit, share()) : typename Unit::Raw{};
+                    }
+                }
+#pragma unroll
+                for (int s = 0; s < kTogether; ++s) {
+#pragma unroll
+                    for (int r = 0; r < kRows; ++r) {
+                        add(raw[s][r], begin + s, tables, chain[r]);
+                    }
+                }
+            }
+        }
+        sum_chains<kPerStep>(chain, room, sum);
+    }
+
+private:
+    /* A unit beyond the row's end has zeros everywhere and adds nothing. */
+    DS4_DEVICE void add(const typename Unit::Raw &raw, int step, const Tables &tables, float &chain) const {
+        uint32_t words[8];
+        int      scale[2];
+        Unit::expand(raw, share(), tables, words, scale);
+        int total = share_dot<Unit>(words, scale, x_[step]);
+        int minima = 0;
+        if constexpr (Unit::kMinima) {
+            minima = add_minima(Unit::piece_minima(raw, share()), sums_[step], 0);
+        }
+        if constexpr (Unit::kShares == 8) {
+            total = sum_of_eight(total);
+            if constexpr (Unit::kMinima) {
+                minima = sum_of_eight(minima);
+            }
+        }
+        chain = accumulate<Unit::kMinima>(chain, Unit::scale(raw), d_[step], static_cast<float>(total),
+                                          static_cast<float>(minima));
+    }
+};
+
+DS4_DEVICE void any_floats(Format format, const std::byte *row, int64_t columns, int64_t piece, float (&out)[32]) {
+    switch (format) {
+    case Format::f32: floats<Format::f32>(row, columns, piece, out); return;
+    case Format::f16: floats<Format::f16>(row, columns, piece, out); return;
+    case Format::bf16: floats<Format::bf16>(row, columns, piece, out); return;
+    case Format::q8_0: floats<Format::q8_0>(row, columns, piece, out); return;
+    case Format::q8_0_arranged: floats<Format::q8_0_arranged>(row, columns, piece, out); return;
+    case Format::mxfp4: floats<Format::mxfp4>(row, columns, piece, out); return;
+    case Format::q2_k: floats<Format::q2_k>(row, columns, piece, out); return;
+    case Format::q4_k: floats<Format::q4_k>(row, columns, piece, out); return;
+    case Format::q5_k: floats<Format::q5_k>(row, columns, piece, out); return;
+    case Format::q6_k: floats<Format::q6_k>(row, columns, piece, out); return;
+    case Format::iq2_xxs: floats<Format::iq2_xxs>(row, columns, piece, out); return;
+    }
+}
+
+/* Weights expanded to float32, of any format. */
+class FloatRows {
+public:
+    using Tables = NoTables;
+    [[maybe_unused]] static constexpr Inputs kInputs = Inputs::floats;
+
+    template <int kRows>
+    DS4_DEVICE void multiply(Format format, const std::byte *const (&rows)[kRows], int64_t columns, const InputRow &x,
+                             const Tables &, float *room, float (&sum)[kRows]) {
+        float chain[kRows] = {};
+        for (int64_t unit = lane(); 32 * unit < columns; unit += kLanes) {
+            const int count = static_cast<int>(columns - 32 * unit < 32 ? columns - 32 * unit : 32);
+            for (int r = 0; r < kRows; ++r) {
+                float weights[32];
+                any_floats(format, rows[r], columns, unit, weights);
+#pragma unroll
+                for (int i = 0; i < 32; ++i) {
+                    if (i < count) {
+                        chain[r] = fmaf(weights[i], x.floats[32 * unit + i], chain[r]);
+                    }
+                }
+            }
+        }
+        sum_chains<kLanes>(chain, room, sum);
+    }
+};
+
+/* ---- kernels ------------------------------------------------------------------------------------- */
+
+struct GateUpPointers {
+    const std::byte *gate[kMostFewChoices];
+    const std::byte *up[kMostFewChoices];
+    float            weight[kMostFewChoices];
+};
+
+/* inner[choice, row] = gated(gate[row] . x, up[row] . x) for the choices first .. last - 1. A group of 32 lanes takes a row
+ * of both matrices at a time. With one half only, that one twice. With `rounds` every block rounds x for itself, into
+ * dynamic shared memory: that costs less than a kernel in front. */
+template <typename Routed, typename Shared>
+DS4_KERNEL __launch_bounds__(kThreads, 2)
+gate_up_rows(FeedForward job, int32_t first, int32_t last, Halves halves, bool rounds, float *inner) {
+    __shared__ typename Routed::Tables tables;
+    __shared__ typename Shared::Tables shared_tables;
+    __shared__ GateUpPointers          pointers;
+    __shared__ float                   room[kGroups][kRoom];
+    DS4_SHARED(std::byte, rounded);
+    constexpr bool kSame = std::is_same_v<Routed, Shared>;
+    constexpr bool kSameInputs = Routed::kInputs == Shared::kInputs;
+    std::byte     *shared_rounded =
+        kSameInputs ? rounded : rounded + job.tokens * rounded_row_bytes(Routed::kInputs, job.width);
+    fill_tables(tables);
+    if constexpr (!kSame) {
+        fill_tables(shared_tables);
+    }
+    wait_for_inputs();
+    let_next_start();
+    for (int32_t choice = first + static_cast<int32_t>(threadIdx.x); choice < last; choice += kThreads) {
+        const bool    routed = choice < job.routed;
+        const int32_t i = choice - first;
+        if (routed) {
+            const ExpertAddress address = job.table[job.ids[choice]];
+            pointers.gate[i] = address.gate;
+            pointers.up[i] = address.up;
+        } else {
+            pointers.gate[i] = halves == Halves::up ? job.shared_up.data : job.shared_gate.data;
+            pointers.up[i] = halves == Halves::gate ? job.shared_gate.data : job.shared_up.data;
+        }
+        pointers.weight[i] = routed ? job.weights[choice] : 1.0f;
+    }
+    if (rounds) {
+        round_rows<Routed::kInputs>(job.x_values, job.tokens, job.width, rounded);
+        if constexpr (!kSameInputs) {
+            round_rows<Shared::kInputs>(job.x_values, job.tokens, job.width, shared_rounded);
+        }
+    }
+    sync_block();
+
+    const Rows          &shared_rows = halves == Halves::up ? job.shared_up : job.shared_gate;
+    const ProductInputs &shared_x = halves == Halves::up ? job.shared_up_x : job.shared_x;
+    Routed               with_routed; /* holds x from row to row */
+    const int32_t        items = (last - first) * job.inner;
+    for (int32_t item = static_cast<int32_t>(blockIdx.x) * kGroups + group(); item < items;
+         item += static_cast<int32_t>(gridDim.x) * kGroups) {
+        const int32_t    which = item / job.inner, row = item % job.inner;
+        const int32_t    choice = first + which;
+        const bool       routed = choice < job.routed;
+        const int32_t    token = routed ? choice / job.used : choice - job.routed;
+        const int64_t    offset = row * (routed ? job.gate_up.row_bytes : shared_rows.row_bytes);
+        const std::byte *rows[2] = {pointers.gate[which] + offset, pointers.up[which] + offset};
+        float            sum[2];
+        if (kSame || routed) {
+            const InputRow x = rounds ? rounded_row<Routed::kInputs>(rounded, job, token)
+                                      : row_of(routed ? job.x : shared_x, token, job.width);
+            with_routed.multiply(routed ? job.gate_up.format : shared_rows.format, rows, job.width, x, tables, room[group()],
+                                 sum);
+        } else if constexpr (!kSame) {
+            const InputRow x = rounds ? rounded_row<Shared::kInputs>(shared_rounded, job, token)
+                                      : row_of(shared_x, token, job.width);
+            Shared with_shared;
+            with_shared.multiply(shared_rows.format, rows, job.width, x, shared_tables, room[group()], sum);
+        }
+        if (lane() == 0) {
+            float *value = inner + static_cast<int64_t>(choice) * job.inner + row;
+            if (halves == Halves::gate) {
+                *value = sum[0];
+            } else {
+                *value = gated(halves == Halves::up ? *value : sum[0], sum[1], routed ? job.clamp : job.shared_clamp,
+                               pointers.weight[which]);
+            }
+        }
+    }
+}
+
+/* Rows of one block of down_rows: enough to make up for fetching the choices' inner values, few enough for many blocks. */
+constexpr int kDownRows = 8;
+
+/* out[token, row] = sum over `count` of the token's choices, in order, of down[row] . inner. A group of 32 lanes takes a
+ * choice, and afterwards the block adds what its groups have. The choices begin at place `first`, and place `used` is the
+ * shared expert; with `more` they are added to what out holds. */
+template <typename Routed, typename Shared>
+DS4_KERNEL __launch_bounds__(kThreads, 2)
+down_rows(FeedForward job, int32_t first, int32_t count, bool more) {
+    __shared__ typename Routed::Tables tables;
+    __shared__ typename Shared::Tables shared_tables;
+    __shared__ float                   room[kGroups][kRoom];
+    __shared__ float                   parts[kMostFewChoices][kDownRows];
+    constexpr bool                     kSame = std::is_same_v<Routed, Shared>;
+    fill_tables(tables);
+    if constexpr (!kSame) {
+        fill_tables(shared_tables);
+    }
+    wait_for_inputs();
+    let_next_start();
+    sync_block();
+
+    const int32_t token = static_cast<int32_t>(blockIdx.y);
+    const int32_t row = static_cast<int32_t>(blockIdx.x) * kDownRows;
+    const int32_t rows = job.width - row < kDownRows ? job.width - row : kDownRows;
+    for (int32_t i = group(); i < count; i += groups()) {
+        const bool           routed = first + i < job.used;
+        const int32_t        choice = token * job.used + first + i;
+        const Rows          &matrix = routed ? job.down : job.shared_down;
+        const std::byte     *data = routed ? job.table[job.ids[choice]].down : job.shared_down.data;
+        const InputRow       x = routed ? row_of(job.inner_x, choice, job.inner) : row_of(job.shared_inner_x, token, job.inner);
+        Routed               with_routed;
+        Shared               with_shared;
+        for (int32_t r = 0; r < rows; r += 2) {
+            /* Of an odd number the last row is taken twice. */
+            const int32_t    next = r + 1 < rows ? r + 1 : r;
+            const std::byte *both[2] = {data + (row + r) * matrix.row_bytes, data + (row + next) * matrix.row_bytes};
+            float            sum[2];
+            if (kSame || routed) {
+                with_routed.multiply(matrix.format, both, job.inner, x, tables, room[group()], sum);
+            } else if constexpr (!kSame) {
+                with_shared.multiply(matrix.format, both, job.inner, x, shared_tables, room[group()], sum);
+            }
+            if (lane() == 0) {
+                parts[i][r] = sum[0];
+                parts[i][next] = sum[1];
+            }
+        }
+    }
+    sync_block();
+    for (int32_t r = static_cast<int32_t>(threadIdx.x); r < rows; r += static_cast<int32_t>(blockDim.x)) {
+        float *out = job.out + static_cast<int64_t>(token) * job.width + row + r;
+        float  sum = more ? *out + parts[0][r] : parts[0][r];
+        for (int32_t i = 1; i < count; ++i) {
+            sum += parts[i][r];
+        }
+        *out = sum;
+    }
+}
+
+/* ---- which kernels ------------------------------------------------------------------------------- */
+
+constexpr int kGateUpSteps = 4; /* 4096 values of x in a lane's registers */
+constexpr int kSharedSteps = 2;
+constexpr int kDownSteps = 2;
+
+template <Format format> struct Tag {
+    static constexpr Format kFormat = format;
+};
+
+/* Calls with the tag of a format of bytes. */
+template <typename Call> void with_bytes(Format format, Call call) {
+    switch (format) {
+    case Format::q8_0: return call(Tag<Format::q8_0>{});
+    case Format::q8_0_arranged: return call(Tag<Format::q8_0_arranged>{});
+    case Format::mxfp4: return call(Tag<Format::mxfp4>{});
+    case Format::q2_k: return call(Tag<Format::q2_k>{});
+    case Format::q4_k: return call(Tag<Format::q4_k>{});
+    case Format::q5_k: return call(Tag<Format::q5_k>{});
+    case Format::q6_k: return call(Tag<Format::q6_k>{});
+    case Format::iq2_xxs: return call(Tag<Format::iq2_xxs>{});
+    default: return;
+    }
+}
+
+/* Pairs that models have, whose routed experts and shared expert are one kernel. */
+constexpr bool has_common_kernel(Format routed, Format shared) {
+    return shared == Format::q8_0_arranged && (routed == Format::iq2_xxs || routed == Format::q2_k ||
+                                               routed == Format::q4_k || routed == Format::mxfp4);
+}
+
+template <Format routed> constexpr bool kHasCommonKernel = has_common_kernel(routed, Format::q8_0_arranged);
+
+/* Of dynamic shared memory in a block: little enough for every card, beside the tables. */
+constexpr int64_t kMostRoundedBytes = 40 << 10;
+
+/* Blocks that a multiprocessor works on at the same time. */
+constexpr int64_t kBlocksPerMultiprocessor = 2;
+
+template <typename Routed, typename Shared>
+void start_gate_up(const Stream &stream, const CardFacts &card, const FeedForward &job, int32_t first, int32_t last,
+                   Halves halves, bool rounds, float *inner) {
+    const int64_t items = static_cast<int64_t>(last - first) * job.inner;
+    if (items > 0) {
+        const int64_t most = kBlocksPerMultiprocessor * static_cast<int64_t>(card.multiprocessors);
+        const auto    blocks = static_cast<unsigned>(std::min((items + kGroups - 1) / kGroups, most));
+        const int     row_bytes = rounded_row_bytes(Routed::kInputs, job.width) +
+                              (Routed::kInputs == Shared::kInputs ? 0 : rounded_row_bytes(Shared::kInputs, job.width));
+        launch(stream, gate_up_rows<Routed, Shared>, {blocks}, kThreads,
+               rounds ? static_cast<size_t>(job.tokens) * static_cast<size_t>(row_bytes) : 0, job, first, last, halves,
+               rounds, inner);
+    }
+}
+
+template <typename Routed, typename Shared>
+void start_down(const Stream &stream, const FeedForward &job, int32_t first, int32_t count, bool more) {
+    if (count > 0) {
+        const int32_t blocks = (job.width + kDownRows - 1) / kDownRows;
+        const int32_t busy = std::min<int32_t>(count, kGroups);
+        launch(stream, down_rows<Routed, Shared>, {static_cast<unsigned>(blocks), static_cast<unsigned>(job.tokens)},
+               static_cast<unsigned>(busy * kLanes), 0, job, first, count, more);
+    }
+}
+
+} // namespace
+
+bool rounds_few(const FeedForward &job, bool exact) {
+    int row_bytes = rounded_row_bytes(inputs_of(job.gate_up.format, exact), job.width);
+    if (job.shared != 0) {
+        row_bytes += std::max(rounded_row_bytes(inputs_of(job.shared_gate.format, exact), job.width),
+                              rounded_row_bytes(inputs_of(job.shared_up.format, exact), job.width));
+    }
+    return static_cast<int64_t>(job.tokens) * row_bytes <= kMostRoundedBytes;
+}
+
+void gate_up_few(const Stream &stream, const CardFacts &card, const FeedForward &job, bool exact, float *inner) {
+    const bool    rounds = rounds_few(job, exact);
+    const int32_t all = job.routed + job.shared;
+    const Format  gate = job.shared_gate.format, up = job.shared_up.format;
+    if (!exact && job.shared != 0 && gate == up && has_common_kernel(job.gate_up.format, gate)) {
+        with_bytes(job.gate_up.format, [&](auto tag) {
+            constexpr Format kRouted = decltype(tag)::kFormat;
+            if constexpr (kHasCommonKernel<kRouted>) {
+                start_gate_up<ByteRows<kRouted, kGateUpSteps>, ByteRows<Format::q8_0_arranged, kSharedSteps>>(
+                    stream, card, job, 0, all, Halves::both, rounds, inner);
+            }
+        });
+        return;
+    }
+    const auto start = [&](Format format, int32_t first, int32_t last, Halves halves) {
+        if (inputs_of(format, exact) == Inputs::floats) {
+            start_gate_up<FloatRows, FloatRows>(stream, card, job, first, last, halves, rounds, inner);
+            return;
+        }
+        with_bytes(format, [&](auto tag) {
+            using Own = ByteRows<decltype(tag)::kFormat, kGateUpSteps>;
+            start_gate_up<Own, Own>(stream, card, job, first, last, halves, rounds, inner);
+        });
+    };
+    start(job.gate_up.format, 0, job.routed, Halves::both);
+    if (gate == up) {
+        start(gate, job.routed, all, Halves::both);
+    } else {
+        start(gate, job.routed, all, Halves::gate);
+        start(up, job.routed, all, Halves::up);
+    }
+}
+
+void down_few(const Stream &stream, const FeedForward &job, bool exact) {
+    const int32_t places = job.shared != 0 ? 1 : 0;
+    const Format  routed = job.down.format, shared = job.shared_down.format;
+    if (!exact && places != 0 && has_common_kernel(routed, shared)) {
+        with_bytes(routed, [&](auto tag) {
+            constexpr Format kRouted = decltype(tag)::kFormat;
+            if constexpr (kHasCommonKernel<kRouted>) {
+                start_down<ByteRows<kRouted, kDownSteps>, ByteRows<Format::q8_0_arranged, kDownSteps>>(
+                    stream, job, 0, job.used + places, false);
+            }
+        });
+        return;
+    }
+    const auto start = [&](Format format, int32_t first, int32_t count, bool more) {
+        if (inputs_of(format, exact) == Inputs::floats) {
+            start_down<FloatRows, FloatRows>(stream, job, first, count, more);
+            return;
+        }
+        with_bytes(format, [&](auto tag) {
+            using Own = ByteRows<decltype(tag)::kFormat, kDownSteps>;
+            start_down<Own, Own>(stream, job, first, count, more);
+        });
+    };
+    start(routed, 0, job.used, false);
+    start(shared, job.used, places, true);
+}
+
+} // namespace ds4::backend::gpu

@@ -1,0 +1,168 @@
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "backend/gpu/architecture.h"
+#include "backend/gpu/parity_test.h"
+
+using namespace ds4;
+using namespace ds4::backend;
+using namespace ds4::backend::gpu::test;
+
+namespace {
+
+std::vector<uint8_t> random_bytes(size_t count, uint64_t seed) {
+    Random               random(seed);
+    std::vector<uint8_t> bytes(count);
+    for (uint8_t &byte : bytes) {
+        byte = static_cast<uint8_t>(random.bits());
+    }
+    return bytes;
+}
+
+/* Floats in pages that may only be read, like a mapped file, with a page before and behind. */
+class ReadOnlyPages {
+public:
+    explicit ReadOnlyPages(const std::vector<float> &values) : bytes_(3 * kPage + values.size() * sizeof(float)) {
+        data_ = static_cast<std::byte *>(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        std::memcpy(data_ + kOffset, values.data(), values.size() * sizeof(float));
+        mprotect(data_, bytes_, PROT_READ);
+    }
+    ~ReadOnlyPages() { munmap(data_, bytes_); }
+    ReadOnlyPages(const ReadOnlyPages &) = delete;
+    ReadOnlyPages &operator=(const ReadOnlyPages &) = delete;
+
+    std::span<const std::byte> from_second_page_on() const { return {data_ + kOffset, bytes_ - kPage - kOffset}; }
+
+private:
+    static constexpr size_t kPage = 4096;
+    static constexpr size_t kOffset = kPage + 64; /* in the middle of a page, as tensors begin */
+
+    size_t     bytes_;
+    std::byte *data_ = nullptr;
+};
+
+} // namespace
+
+TEST("the card describes itself") {
+    const DeviceInfo info = open_device(0)->info();
+
+    CHECK(device_count() >= 1);
+    CHECK(info.kind == DeviceKind::discrete || info.kind == DeviceKind::integrated);
+    CHECK(!info.name.empty());
+    CHECK(info.arch.starts_with("sm_") || info.arch.starts_with("gfx"));
+    CHECK(info.core_count > 0);
+    CHECK(info.total_bytes >= info.free_bytes && info.free_bytes > 0);
+    CHECK(!open_device(0)->reads_host_memory());
+}
+
+TEST("device memory begins as zeros, aligned, and holds what is copied") {
+    const auto device = open_device(0);
+    for (const size_t bytes : {size_t{1}, size_t{100}, size_t{1} << 20}) {
+        const std::vector<uint8_t> sent = random_bytes(bytes, bytes);
+        std::vector<uint8_t>       got(bytes, 1);
+        const Allocation           memory = device->allocate(bytes, "a test");
+        const Allocation           other = device->allocate(bytes, "a test");
+
+        CHECK(memory.bytes() == bytes && reinterpret_cast<uintptr_t>(memory.as<char>()) % 64 == 0);
+        device->copy_out(got.data(), memory.as<void>(), bytes);
+        CHECK(got == std::vector<uint8_t>(bytes));
+
+        device->copy_in(memory.as<void>(), sent.data(), bytes);
+        device->copy_within(other.as<void>(), memory.as<void>(), bytes);
+        device->copy_out(got.data(), other.as<void>(), bytes);
+        CHECK(got == sent);
+    }
+    CHECK(device->allocate(0, "nothing").as<char>() == nullptr);
+}
+
+TEST("more memory than the card has is refused with a sentence that says how much") {
+    const auto device = open_device(0);
+
+    CHECK_FAILS(DS4_E_NO_MEMORY, device->allocate(size_t{1} << 45, "the KV cache"));
+
+    try {
+        device->allocate(size_t{1} << 45, "the KV cache");
+    } catch (const Failure &failure) {
+        CHECK(std::strstr(failure.what(), "the KV cache: needs 33554432.0 MiB, ") != nullptr);
+        CHECK(std::strstr(failure.what(), " free; try a smaller --ctx") != nullptr);
+    }
+    CHECK(device->allocate(64, "afterwards").bytes() == 64);
+}
+
+TEST("a card that is not there is refused") {
+    CHECK_FAILS(DS4_E_DEVICE, open_device(1000));
+    CHECK_FAILS(DS4_E_DEVICE, open_backend({.device = 1000}));
+    CHECK_FAILS(DS4_E_ARGUMENT, open_backend({.instruction_set = DS4_ISA_AVX2}));
+}
+
+TEST("code runs on later cards of its generation only") {
+    CHECK(gpu::runs_on("sm_80 sm_90", "sm_90"));
+    CHECK(gpu::runs_on("sm_80 sm_90", "sm_89"));
+    CHECK(gpu::runs_on("sm_120", "sm_121"));
+    CHECK(!gpu::runs_on("sm_86 sm_90", "sm_80"));
+    CHECK(!gpu::runs_on("sm_80 sm_90", "sm_100"));
+    CHECK(!gpu::runs_on("sm_10", "sm_100"));
+    CHECK(gpu::runs_on("gfx942 gfx1100", "gfx1100"));
+    CHECK(!gpu::runs_on("gfx1100", "gfx1101"));
+    CHECK(!gpu::runs_on("", "sm_90"));
+}
+
+TEST("an upload ring takes pieces from several threads and loses none") {
+    constexpr size_t kSlots = 3, kSlotBytes = 10000, kPieces = 40;
+    const auto                 device = open_device(0);
+    const std::vector<uint8_t> sent = random_bytes(kPieces * kSlotBytes - 77, 5);
+    std::vector<uint8_t>       got(sent.size());
+    const Allocation           memory = device->allocate(sent.size(), "a test");
+    {
+        const auto ring = device->upload_ring(kSlots, kSlotBytes);
+        std::vector<std::thread> readers;
+        for (size_t slot = 0; slot < kSlots; ++slot) {
+            readers.emplace_back([&, slot] {
+                for (size_t piece = slot; piece < kPieces; piece += kSlots) {
+                    const size_t               begin = piece * kSlotBytes;
+                    const size_t               bytes = std::min(kSlotBytes, sent.size() - begin);
+                    const std::span<std::byte> buffer = ring->wait(slot);
+                    std::memcpy(buffer.data(), sent.data() + begin, bytes);
+                    ring->send(slot, memory.as<std::byte>() + begin, bytes);
+                }
+            });
+        }
+        for (std::thread &reader : readers) {
+            reader.join();
+        }
+        ring->finish();
+    }
+
+    device->copy_out(got.data(), memory.as<void>(), got.size());
+
+    CHECK(got == sent);
+}
+
+TEST("kernels read mapped host memory in place") {
+    constexpr int64_t kWidth = 96, kRows = 50;
+    Backend                  backend = gpu::test::gpu(true);
+    Random                   random(3);
+    const std::vector<float> rows = random.normals(kRows * kWidth);
+    const ReadOnlyPages      pages(rows);
+    const auto               mapping = backend.device->map_host(pages.from_second_page_on());
+    const Matrix embedding{quant::Type::f32, RowLayout::file, kRows, kWidth, kWidth * int64_t{sizeof(float)},
+                           mapping->device_address()};
+    const int32_t tokens[] = {49, 0, 7};
+    auto          streams = room<float>(backend, 3 * kWidth);
+
+    backend.ops->embed({.tokens = tokens, .embedding = &embedding, .hc = 1, .streams = streams.get()});
+
+    std::vector<float> want;
+    for (const int32_t token : tokens) {
+        want.insert(want.end(), rows.begin() + token * kWidth, rows.begin() + (token + 1) * kWidth);
+    }
+    CHECK_SAME_BITS("rows of a mapping", streams.read(), want);
+}

@@ -1,0 +1,29 @@
+#include "backend/gpu/gpu_device.h"
+#include "backend/gpu/gpu_ops.h"
+#include "failure.h"
+
+namespace ds4::backend {
+
+uint32_t device_count() {
+    int count = 0;
+    if (gpuGetDeviceCount(&count) != gpuSuccess) {
+        static_cast<void>(gpuGetLastError());
+        return 0; /* open_device says why */
+    }
+    return static_cast<uint32_t>(count);
+}
+
+std::unique_ptr<Device> open_device(uint32_t index) {
+    return std::make_unique<gpu::GpuDevice>(index);
+}
+
+Backend open_backend(const BackendOptions &options) {
+    if (options.instruction_set != DS4_ISA_AUTO) {
+        throw Failure(DS4_E_ARGUMENT, "the " DS4_GPU_BACKEND " backend has no instruction sets to choose from");
+    }
+    auto device = std::make_unique<gpu::GpuDevice>(options.device);
+    auto ops = std::make_unique<gpu::GpuOps>(*device, options.exact);
+    return {.device = std::move(device), .ops = std::move(ops)};
+}
+
+} // namespace ds4::backend

@@ -1,0 +1,35 @@
+/* Parts of files into device memory, through pinned buffers that several threads fill. */
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "backend/device.h"
+#include "runtime/file.h"
+#include "runtime/telemetry.h"
+
+namespace ds4::runtime {
+
+struct UploadPiece {
+    const ByteSource *source;
+    uint64_t          offset;
+    uint64_t          bytes;
+    std::byte        *to; /* device memory */
+};
+
+/* How much host memory is pinned, and by how many threads it is filled. When there are fewer buffers than two per thread,
+ * they are cut into smaller ones of the same total: one thread reads into a buffer while its other one is on its way. */
+struct UploadOptions {
+    uint32_t threads = 0;    /* 0: as many as help */
+    uint32_t slots = 0;      /* 0: 4 */
+    uint64_t slot_bytes = 0; /* 0: 64 MiB */
+};
+
+/* Pieces in file order are read in file order. Counts bytes and polls for cancellation through `telemetry`; when it returns
+ * everything has arrived, and when it throws nothing is on its way any more.
+ * Throws Failure(DS4_E_IO, DS4_E_CANCELLED, DS4_E_NO_MEMORY or DS4_E_DEVICE): the first failure of any thread. */
+void upload(backend::Device &device, std::span<const UploadPiece> pieces, const UploadOptions &options,
+            Telemetry &telemetry);
+
+} // namespace ds4::runtime

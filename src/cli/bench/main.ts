@@ -1,0 +1,248 @@
+import { appendFileSync, mkdirSync, writeFileSync } from 'node:fs';
+import { cpus, release, totalmem, type } from 'node:os';
+import { join } from 'node:path';
+import { Chat } from '../../chat/index.js';
+import { listDevices } from '../../engine/index.js';
+import { ExitCode } from '../../error/index.js';
+import type { Tokenizer } from '../../tokenizer/index.js';
+import { readOptions } from '../arguments.js';
+import { refuseUnserved } from '../checks.js';
+import { readEnvironment } from '../environment.js';
+import { RunError, systemReason } from '../errors.js';
+import { jsonNumber } from '../json.js';
+import { loadModel } from '../load.js';
+import type { LoadedModel } from '../load.js';
+import { openRun, reportFailure, withRun } from '../open-run.js';
+import { drawsProgress } from '../progress.js';
+import type { Run } from '../run.js';
+import { openTokenizer } from '../tokens.js';
+import { versionText } from '../version.js';
+import { benchHelp } from './help.js';
+import { measure } from './measure.js';
+import type { Row } from './measure.js';
+import { benchOptions, checkBench, defaultBenchSettings, frontiers } from './options.js';
+import type { BenchSettings } from './options.js';
+import { csvHeader, csvLine, jsonText, svgText } from './report.js';
+import type { Machine } from './report.js';
+
+const program = 'ds4-bench';
+const fileNameDigits = 6;
+
+/** Where rows go as they come: a file, or stdout. */
+class CsvOutput {
+  readonly #path: string | undefined;
+  readonly #run: Run;
+
+  constructor(run: Run, path: string | undefined) {
+    this.#run = run;
+    this.#path = path;
+  }
+
+  async start(): Promise<void> {
+    if (this.#path !== undefined) {
+      writeOrFail(this.#path, `${csvHeader}\n`);
+    } else {
+      await this.#run.terminal.answer(`${csvHeader}\n`);
+    }
+  }
+
+  async add(row: Row): Promise<void> {
+    if (this.#path !== undefined) {
+      appendFileSync(this.#path, `${csvLine(row)}\n`);
+    } else {
+      await this.#run.terminal.answer(`${csvLine(row)}\n`);
+    }
+  }
+}
+
+function writeOrFail(path: string, text: string): void {
+  try {
+    writeFileSync(path, text);
+  } catch (thrown) {
+    throw new RunError(`cannot write ${path}: ${systemReason(thrown)}`);
+  }
+}
+
+/** A bar on a terminal, nothing elsewhere: the rows themselves tell how far it is. */
+async function openBar(run: Run): Promise<{ update(done: number, total: number): void; end(): void }> {
+  if (!drawsProgress(run.terminal, run.environment.terminal)) {
+    return { update: () => undefined, end: () => undefined };
+  }
+  const { default: progress } = await import('cli-progress');
+  const bar = new progress.SingleBar({
+    format: `${program}: {bar} {percentage}% {value} of {total} tokens`,
+    stream: process.stderr,
+    barsize: 20,
+    hideCursor: null,
+    linewrap: true,
+    gracefulExit: false,
+    clearOnComplete: true,
+    barCompleteChar: '#',
+    barIncompleteChar: '-',
+  });
+  let isStarted = false;
+  return {
+    update: (done, total) => {
+      if (!isStarted) {
+        isStarted = true;
+        bar.start(total, done);
+      }
+      bar.update(done);
+    },
+    end: () => {
+      if (isStarted) {
+        bar.stop();
+      }
+    },
+  };
+}
+
+function promptTokens(bench: BenchSettings, tokenizer: Tokenizer): Int32Array {
+  const [prompt] = bench.prompts;
+  if (prompt === undefined) {
+    throw new Error('the prompt was not checked');
+  }
+  const tokens =
+    prompt.form === 'raw'
+      ? tokenizer.encodeWithSpecials(prompt.text)
+      : new Chat(tokenizer).render(
+          [
+            { role: 'system', content: bench.system },
+            { role: 'user', content: prompt.text },
+          ],
+          { think: 'none' },
+        );
+  if (tokens.length < bench.contextMax) {
+    throw new RunError(
+      `prompt file ${prompt.path} has ${tokens.length} tokens, and --ctx-max asks for ${bench.contextMax}; ` +
+        'use a longer text or a smaller --ctx-max',
+    );
+  }
+  return tokens;
+}
+
+function machine(model: LoadedModel): Machine {
+  const { backend } = model.plan;
+  const [device] = listDevices(backend);
+  return {
+    backend,
+    device: device?.name ?? 'unknown',
+    arch: device?.arch ?? 'unknown',
+    processor: cpus()[0]?.model ?? 'unknown',
+    threads: model.engine.info.threads,
+    memoryBytes: totalmem(),
+    system: `${type()} ${release()}`,
+    node: process.version,
+  };
+}
+
+/** All logits of one frontier, in the form of `ds4 --dump-logits`. */
+function dumpFrontier(folder: string, row: Row): void {
+  const path = join(
+    folder,
+    `frontier_${String(row.context).padStart(fileNameDigits, '0')}.logits.json`,
+  );
+  const numbers = Array.from(row.logits ?? [], jsonNumber).join(',');
+  writeOrFail(
+    path,
+    `{"source":"ds4-bench","version":1,"prompt_tokens":${row.context},"logits":[${numbers}]}\n`,
+  );
+}
+
+async function runBench(run: Run, bench: BenchSettings): Promise<number> {
+  const started = performance.now();
+  const { model, session } = await loadModel(run);
+  try {
+    const loadSeconds = (performance.now() - started) / 1000;
+    const { gguf, shape } = model.description;
+    const tokenizer = openTokenizer(gguf, shape.vocab);
+    const tokens = promptTokens(bench, tokenizer);
+    if (bench.logitsFolder !== undefined) {
+      mkdirSync(bench.logitsFolder, { recursive: true });
+    }
+    const csv = new CsvOutput(run, bench.csv);
+    const bar = await openBar(run);
+    const rows: Row[] = [];
+    await csv.start();
+    try {
+      for await (const row of measure(session, {
+        tokens,
+        frontiers: frontiers(bench),
+        generate: bench.generate,
+        excluded: new Chat(tokenizer).stopTokens('none'),
+        wantsLogits: bench.logitsFolder !== undefined,
+        vocab: shape.vocab,
+        clock: () => performance.now(),
+        onProgress: bar.update,
+      })) {
+        rows.push(row);
+        await csv.add(row);
+        if (bench.showOutput) {
+          const text = Buffer.concat(row.tokens.map((token) => tokenizer.pieceBytes(token)));
+          run.terminal.note(`${row.context}: ${JSON.stringify(text.toString('utf8'))}`);
+        }
+        if (bench.logitsFolder !== undefined) {
+          dumpFrontier(bench.logitsFolder, row);
+        }
+      }
+    } finally {
+      bar.end();
+    }
+    const facts = machine(model);
+    if (bench.json !== undefined) {
+      const { info } = model.engine;
+      writeOrFail(
+        bench.json,
+        jsonText({
+          machine: facts,
+          model: { path: model.path, bytes: info.weightBytes },
+          context: session.context,
+          prefillChunk: session.prefillChunk,
+          loadSeconds: Number(loadSeconds.toFixed(3)),
+          weightBytes: info.weightBytes,
+          deviceBytes: info.deviceBytes,
+          rows,
+        }),
+      );
+    }
+    if (bench.svg !== undefined) {
+      writeOrFail(bench.svg, svgText(`ds4 on ${facts.device} (${facts.backend})`, rows));
+    }
+    return ExitCode.ok;
+  } finally {
+    await model.close();
+  }
+}
+
+/** Prints what went wrong and returns the exit status. */
+export function report(thrown: unknown): number {
+  return reportFailure(thrown, program);
+}
+
+/** The program `ds4-bench`: returns the exit status, prints every error itself, never throws. */
+export async function main(argv: readonly string[]): Promise<number> {
+  try {
+    const bench = defaultBenchSettings();
+    const table = benchOptions(bench);
+    const asked = readOptions(argv, table, bench.shared);
+    if (asked.kind === 'help') {
+      process.stdout.write(benchHelp(table));
+      return ExitCode.ok;
+    }
+    if (asked.kind === 'version') {
+      process.stdout.write(`${await versionText()}\n`);
+      return ExitCode.ok;
+    }
+    checkBench(bench);
+    refuseUnserved(bench.shared);
+    const { contextAlloc, contextMax, generate } = bench;
+    const settings = { ...bench.shared, context: contextAlloc ?? contextMax + generate + 1 };
+    const run = await openRun(settings, readEnvironment(), program);
+    for (const warning of run.environment.warnings) {
+      run.terminal.warning(warning);
+    }
+    return await withRun(run, () => runBench(run, bench));
+  } catch (thrown) {
+    return report(thrown);
+  }
+}

@@ -1,0 +1,77 @@
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, expect, test } from 'vitest';
+import { runBench } from './program.js';
+
+const folder = mkdtempSync(join(tmpdir(), 'ds4-bench-'));
+afterAll(() => {
+  rmSync(folder, { recursive: true, force: true });
+});
+const prompt = join(folder, 'prompt.txt');
+writeFileSync(prompt, 'What is 12 + 30? The code word is apple. '.repeat(40));
+
+const small = ['--cpu', '--prompt-file', prompt, '--ctx-start', '64', '--ctx-max', '192'];
+
+test('rows on stdout, facts and plot in files, the same tokens in two runs', async () => {
+  const json = join(folder, 'a.json');
+  const svg = join(folder, 'a.svg');
+  const dumps = join(folder, 'logits');
+  const args = [...small, '--step-incr', '64', '-n', '4'];
+  const first = await runBench([
+    ...args,
+    '--json',
+    json,
+    '--svg',
+    svg,
+    '--dump-frontier-logits-dir',
+    dumps,
+  ]);
+  expect(first.stderr).not.toContain('error');
+  expect(first.status).toBe(0);
+  const lines = first.stdout.trim().split('\n');
+  expect(lines[0]).toBe('ctx_tokens,prefill_tokens,prefill_tps,gen_tokens,gen_tps,kvcache_bytes');
+  expect(lines.slice(1).map((line) => line.split(',').slice(0, 2).join())).toEqual([
+    '64,64',
+    '128,64',
+    '192,64',
+  ]);
+  expect(readFileSync(svg, 'utf8')).toMatch(/^<svg /);
+  expect(readdirSync(dumps).sort()).toEqual([
+    'frontier_000064.logits.json',
+    'frontier_000128.logits.json',
+    'frontier_000192.logits.json',
+  ]);
+  interface Written {
+    machine: { backend: string };
+    rows: { gen_token_fnv64: string; gen_tokens: number }[];
+  }
+  const hashes = (path: string): string[] => {
+    const written = JSON.parse(readFileSync(path, 'utf8')) as Written;
+    expect(written.machine.backend).toBe('cpu');
+    return written.rows.map((row) => row.gen_token_fnv64);
+  };
+  const again = join(folder, 'b.json');
+  const csv = join(folder, 'b.csv');
+  // Another chunk size must not change a token.
+  const second = await runBench([...args, '--json', again, '--csv', csv, '--prefill-chunk', '17']);
+  expect([second.status, second.stdout]).toEqual([0, '']);
+  expect(readFileSync(csv, 'utf8').split('\n').length).toBe(5);
+  expect(hashes(again)).toEqual(hashes(json));
+});
+
+test('what cannot be measured is said, with the status of the C program', async () => {
+  const missing = await runBench([...small.slice(0, 1), '--prompt-file', join(folder, 'none')]);
+  expect([missing.status, missing.stderr]).toEqual([
+    1,
+    expect.stringMatching(/^ds4-bench: failed to open prompt file: .*none/),
+  ]);
+  const none = await runBench(['--cpu']);
+  expect([none.status, none.stderr]).toEqual([2, expect.stringContaining('exactly one of')]);
+  const short = await runBench([...small.slice(0, 3), '--ctx-max', '4000', '-n', '0']);
+  expect(short.status).toBe(1);
+  expect(short.stderr).toMatch(/has \d+ tokens, and --ctx-max asks for 4000/);
+  const help = await runBench(['--help']);
+  expect([help.status, help.stderr]).toEqual([0, '']);
+  expect(help.stdout).toContain('--ctx-start TOKENS');
+});

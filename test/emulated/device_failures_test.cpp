@@ -1,0 +1,160 @@
+/* What only an emulated card can be made to do: to be missing, of another architecture, full, or lost. */
+#include <string>
+#include <vector>
+
+#include "backend/gpu/gpu_device.h"
+#include "backend/gpu/parity_test.h"
+
+using namespace ds4;
+using namespace ds4::backend;
+using namespace ds4::backend::gpu::test;
+
+namespace {
+
+/* Another card for as long as it lives. */
+class OtherCard {
+public:
+    OtherCard() : before_(emulated::card()) {}
+    ~OtherCard() {
+        emulated::card() = before_;
+        emulated::mend();
+    }
+    OtherCard(const OtherCard &) = delete;
+    OtherCard &operator=(const OtherCard &) = delete;
+
+    emulated::Card *operator->() { return &emulated::card(); }
+
+private:
+    emulated::Card before_;
+};
+
+template <typename Call> std::string sentence_of(Call &&call) {
+    try {
+        call();
+    } catch (const Failure &failure) {
+        return failure.what();
+    }
+    return "";
+}
+
+bool has(const std::string &sentence, const char *part) {
+    return sentence.find(part) != std::string::npos;
+}
+
+void norm(Backend &backend, const Placed<float> &x, const Placed<float> &weight) {
+    backend.ops->rms_norm({1, 64, x.get(), weight.get(), 1e-6f, x.get()});
+}
+
+} // namespace
+
+TEST("without a driver or a card there are no devices, and opening one says what to do") {
+    for (const int count : {-1, 0}) {
+        OtherCard card;
+        card->count = count;
+
+        CHECK(device_count() == 0);
+        CHECK_FAILS(DS4_E_DEVICE, open_device(0));
+        const std::string sentence = sentence_of([] { open_device(0); });
+        CHECK(has(sentence, DS4_GPU_LIBRARY));
+        CHECK(has(sentence, "install or update the driver"));
+    }
+}
+
+TEST("a card of an architecture without code is refused with its name, its architecture and what there is") {
+    OtherCard card;
+    card->major = 12;
+
+    const std::string sentence = sentence_of([] { open_device(0); });
+
+    CHECK(has(sentence, "no code for Emulated card (sm_120), only for sm_80 sm_90"));
+    CHECK(has(sentence, "CUDA_ARCH=sm_120"));
+    card->major = 8;
+    card->minor = 9;
+    CHECK(open_device(0)->info().arch == "sm_89");
+}
+
+TEST("a card that shares the host's memory is integrated") {
+    OtherCard card;
+    card->integrated = true;
+
+    CHECK(open_device(0)->info().kind == DeviceKind::integrated);
+}
+
+TEST("a lost card fails every call with the runtime's words") {
+    OtherCard card;
+    Backend   backend = gpu::test::gpu(true);
+    auto      x = room<float>(backend, 64);
+    auto      weight = room<float>(backend, 64);
+    emulated::fail_call("launch", gpuErrorLaunchFailure);
+
+    const std::string sentence = sentence_of([&] { norm(backend, x, weight); });
+
+    CHECK(has(sentence, "unspecified launch failure (gpuErrorLaunchFailure)"));
+    CHECK_FAILS(DS4_E_DEVICE, norm(backend, x, weight));
+    CHECK_FAILS(DS4_E_DEVICE, x.read());
+    CHECK_FAILS(DS4_E_DEVICE, backend.device->info());
+    CHECK_FAILS(DS4_E_DEVICE, backend.ops->pace());
+    emulated::mend(); /* memory is given back to a card that works */
+}
+
+TEST("a driver that refuses to map memory as read only is asked without") {
+    OtherCard                    card;
+    const auto                   device = open_device(0);
+    const std::vector<std::byte> host(10000);
+    emulated::fail_call("gpuHostRegister", gpuErrorNotSupported);
+
+    CHECK(device->map_host(host)->device_address() != nullptr);
+
+    emulated::fail_call("gpuHostRegister", gpuErrorNotSupported);
+    emulated::fail_call("gpuHostRegister", gpuErrorMemoryAllocation);
+    CHECK_FAILS(DS4_E_NO_MEMORY, device->map_host(host));
+    emulated::fail_call("gpuHostGetDevicePointer", gpuErrorNotSupported);
+    CHECK_FAILS(DS4_E_DEVICE, device->map_host(host));
+    CHECK(emulated::pinned_bytes() == 0);
+}
+
+TEST("whichever call fails while a backend and a ring are opened, nothing is kept") {
+    const char *const calls[] = {"gpuGetDeviceCount", "gpuGetDeviceProperties", "gpuSetDevice", "gpuMalloc",
+                                 "gpuMemsetAsync", "gpuHostAlloc", "gpuStreamCreateWithFlags",
+                                 "gpuEventCreateWithFlags", "gpuStreamSynchronize"};
+    for (const char *call : calls) {
+        for (int skip = 0; skip < 12; ++skip) {
+            OtherCard card;
+            emulated::fail_call(call, gpuErrorMemoryAllocation, skip);
+            try {
+                const Backend backend = gpu::test::gpu(true);
+                const auto    ring = backend.device->upload_ring(2, 4096);
+            } catch (const Failure &) {
+            }
+            CHECK(emulated::allocated_bytes() == 0 && emulated::pinned_bytes() == 0);
+        }
+    }
+}
+
+TEST("a step that cannot be recorded fails, and the next one works") {
+    const char *const calls[] = {"gpuStreamBeginCapture", "gpuStreamEndCapture", "gpuGraphInstantiateWithFlags",
+                                 "gpuGraphLaunch", "gpuMemcpyAsync", "gpuEventRecord"};
+    for (const char *call : calls) {
+        OtherCard                  card;
+        Backend                    backend = gpu::test::gpu(true);
+        const auto                 x = place(backend, std::vector<float>(64, 3.0f));
+        const auto                 weight = place(backend, std::vector<float>(64, 1.0f));
+        const std::vector<int32_t> tokens = {1};
+        const auto                 step = [&](uint64_t position) {
+            if (!backend.ops->begin_step({position, tokens, 8})) {
+                norm(backend, x, weight);
+            }
+            backend.ops->end_step();
+        };
+        step(0);
+        emulated::fail_call(call, gpuErrorNotSupported);
+
+        CHECK_FAILS(DS4_E_DEVICE, step(1));
+        backend.ops->abandon_step();
+        for (uint64_t position = 1; position < 4; ++position) {
+            step(position);
+        }
+        CHECK(emulated::graph_launches() > 0);
+        CHECK(x.read()[0] > 0.9f && x.read()[0] < 1.1f);
+    }
+}

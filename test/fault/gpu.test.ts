@@ -1,0 +1,197 @@
+// Failures of a GPU through the real native library, on the emulated card that `make gpu-emulated` builds.
+import { existsSync } from 'node:fs';
+import { resolve } from 'node:path';
+import koffi from 'koffi';
+import { afterEach, describe, expect, test } from 'vitest';
+import { loadAsPlanned } from '../../src/cli/load-as-planned.js';
+import {
+  DeviceError,
+  Engine,
+  listDevices,
+  NoMemoryError,
+  probeBackend,
+} from '../../src/engine/index.js';
+import type { EngineOptions, Placement } from '../../src/engine/index.js';
+import { openGguf } from '../../src/gguf/index.js';
+import { describeModel } from '../../src/model/index.js';
+import { deviceSessionBytes, planLoad } from '../../src/plan/index.js';
+import type { LoadPlan } from '../../src/plan/index.js';
+
+const libraryDirectory = resolve('build/emulated');
+const library = resolve(libraryDirectory, 'libds4-cuda.so');
+const model = resolve(import.meta.dirname, '../fixtures/a-q8_0.gguf');
+const description = describeModel(openGguf(model));
+
+/** The card's controls, of test/emulated/runtime.h. */
+function openCard() {
+  const native = koffi.load(library);
+  const failCall = native.func(
+    'void _ZN3ds48emulated9fail_callEPKc10gpuError_ti(const char *, int, int)',
+  );
+  const mend = native.func('void _ZN3ds48emulated4mendEv()');
+  const card = native.func('void *_ZN3ds48emulated4cardEv()');
+  const allocated = native.func('uint64_t _ZN3ds48emulated15allocated_bytesEv()');
+  const pinned = native.func('uint64_t _ZN3ds48emulated12pinned_bytesEv()');
+  return {
+    failCall: (call: string, error: number, skip = 0) => {
+      failCall(call, error, skip);
+    },
+    mend: () => {
+      mend();
+    },
+    /** Below 0: no driver. */
+    setCount: (count: number) => {
+      new Int32Array(koffi.view(card() as bigint, 4))[0] = count;
+    },
+    heldBytes: () => Number(allocated()) + Number(pinned()),
+  };
+}
+
+const outOfMemory = 2;
+const launchFailure = 719;
+
+const tokens = Int32Array.from({ length: 24 }, (_, index) => (index * 37 + 5) % 512);
+
+function engineFor(options: Partial<EngineOptions>): Engine {
+  return new Engine({ description, backend: 'cuda', libraryDirectory, ...options });
+}
+
+async function bestTokens(engine: Engine): Promise<number[]> {
+  await using session = await engine.openSession({ context: 64, prefillChunk: 32 });
+  const { candidates } = await session.eval(tokens, { candidates: 8 });
+  return [...(candidates?.ids ?? [])];
+}
+
+describe.skipIf(!existsSync(library))('an emulated card', () => {
+  let opened: ReturnType<typeof openCard> | undefined;
+  const card = () => (opened ??= openCard());
+  afterEach(() => {
+    card().setCount(1);
+    card().mend();
+  });
+
+  test('is listed as a discrete device with its memory', () => {
+    expect(listDevices('cuda', libraryDirectory)).toMatchObject([
+      { kind: 'discrete', index: 0, arch: 'sm_90', totalBytes: 16 * 2 ** 30 },
+    ]);
+  });
+
+  test.each([-1, 0])(
+    'without a driver or a card (%i) the reason is the sentence of the library',
+    (count) => {
+      card().setCount(count);
+
+      const state = probeBackend('cuda', libraryDirectory);
+
+      expect(state.kind).toBe('noDevice');
+      expect(state.kind === 'noDevice' && state.reason).toMatch(/driver/);
+    },
+  );
+
+  test.each(['resident', 'mappedExperts'] as const)(
+    'that runs out of memory at any allocation of a %s model keeps nothing',
+    async (placement: Placement) => {
+      const before = card().heldBytes();
+      let failures = 0;
+      for (let skip = 0; ; skip += 1) {
+        await using engine = engineFor({ placement });
+        card().failCall('gpuMalloc', outOfMemory, skip);
+        const failure = await engine.load().then(
+          () => undefined,
+          (thrown: unknown) => thrown,
+        );
+        card().mend();
+        if (failure === undefined) {
+          break;
+        }
+        expect(failure).toBeInstanceOf(NoMemoryError);
+        await engine.close();
+        expect(card().heldBytes()).toBe(before);
+        failures += 1;
+      }
+      expect(failures).toBeGreaterThan(0);
+    },
+  );
+
+  test.each([
+    ['gpuMalloc', outOfMemory],
+    ['gpuHostAlloc', outOfMemory],
+    ['gpuMemcpyAsync', outOfMemory],
+  ])(
+    'whose %s fails while a model is copied leads to mapped experts and the same answer',
+    async (call, error) => {
+      await using whole = engineFor({ placement: 'resident' });
+      await whole.load();
+      const expected = await bestTokens(whole);
+      await whole.close();
+      const plans: LoadPlan[] = [];
+
+      card().failCall(call, error);
+      const { plan, loaded: engine } = await loadAsPlanned({
+        plan: (failedCopy) => {
+          const [device] = listDevices('cuda', libraryDirectory);
+          const next = planLoad(
+            description,
+            {
+              memoryAvailable: 2 ** 36,
+              gpu: { ...device!, backend: 'cuda', kind: 'discrete' },
+            },
+            { context: 64, ...(failedCopy === undefined ? {} : { failedCopy }) },
+          );
+          plans.push(next);
+          return next;
+        },
+        load: async ({ weights }) => {
+          const attempt = engineFor({
+            placement: weights.place === 'device' ? 'resident' : 'mappedExperts',
+          });
+          try {
+            await attempt.load();
+            return attempt;
+          } catch (thrown) {
+            await attempt.close();
+            throw thrown;
+          }
+        },
+      });
+
+      expect(plans.map(({ weights }) => weights.place)).toEqual(['device', 'mappedExperts']);
+      expect(plan.reasons.some(({ kind }) => kind === 'warning')).toBe(true);
+      expect(engine.info.deviceBytes).toBeLessThan(engine.info.weightBytes);
+      expect(await bestTokens(engine)).toEqual(expected);
+      await engine.close();
+    },
+  );
+
+  test('that is lost in the middle of a model is a device error', async () => {
+    await using engine = engineFor({ placement: 'resident' });
+    card().failCall('gpuMemcpyAsync', launchFailure);
+
+    await expect(engine.load()).rejects.toBeInstanceOf(DeviceError);
+  });
+
+  test('takes no more for a session than the plan says', async () => {
+    await using engine = engineFor({ placement: 'resident' });
+    await engine.load();
+    for (const [context, prefillChunk] of [
+      [64, 1],
+      [512, 64],
+      [4096, 2048],
+      [200_000, 512],
+    ] as const) {
+      await using session = await engine.openSession({ context, prefillChunk, checkpoints: 4 });
+      const sizes = session.measure();
+      const planned = deviceSessionBytes(description.shape, {
+        layers: { first: 0, last: description.shape.layerCount - 1 },
+        context,
+        prefillChunk,
+        checkpoints: 4,
+      });
+
+      expect(planned.kv).toBe(sizes.kvBytes);
+      expect(planned.buffers).toBeGreaterThanOrEqual(
+        sizes.workspaceBytes + sizes.scratchBytes + 4 * sizes.checkpointBytes,
+      );
+    }
+  });
+});

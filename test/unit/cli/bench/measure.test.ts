@@ -1,0 +1,145 @@
+import { expect, test } from 'vitest';
+import { measure } from '../../../../src/cli/bench/measure.js';
+import type { BenchSession, Row } from '../../../../src/cli/bench/measure.js';
+import {
+  benchOptions,
+  checkBench,
+  defaultBenchSettings,
+  frontiers,
+} from '../../../../src/cli/bench/options.js';
+import { csvHeader, csvLine, svgText, tokenHash } from '../../../../src/cli/bench/report.js';
+import { readOptions } from '../../../../src/cli/arguments.js';
+
+/** A session whose best token is always the position, with token 7 best of all; each evaluation takes 10 ms a token. */
+function scriptedSession() {
+  let now = 0;
+  let position = 0;
+  let checkpoint = -1;
+  const evaluated: number[][] = [];
+  const session: BenchSession = {
+    prefillChunk: 40,
+    eval: (tokens) => {
+      now += 10 * tokens.length;
+      position += tokens.length;
+      evaluated.push([...tokens]);
+      const ids = Int32Array.of(7, position, 1);
+      return Promise.resolve({
+        candidates: { ids, logits: Float32Array.of(3, 2, 1) },
+        logits: undefined,
+      });
+    },
+    checkpoint: () => {
+      checkpoint = position;
+      return Promise.resolve();
+    },
+    rewind: (to) => {
+      position = checkpoint;
+      return Promise.resolve(Math.min(checkpoint, to));
+    },
+    measure: () => ({ kvBytes: 1000 }),
+  };
+  return { session, evaluated, clock: () => now };
+}
+
+async function rowsOf(generate: number): Promise<{ rows: Row[]; evaluated: number[][] }> {
+  const { session, evaluated, clock } = scriptedSession();
+  const rows: Row[] = [];
+  for await (const row of measure(session, {
+    tokens: Array.from({ length: 200 }, (_, index) => index),
+    frontiers: [100, 150],
+    generate,
+    excluded: new Set([7]),
+    wantsLogits: false,
+    vocab: 320,
+    clock,
+    onProgress: () => undefined,
+  })) {
+    rows.push(row);
+  }
+  return { rows, evaluated };
+}
+
+test('each frontier times its own interval, generates from there and goes back', async () => {
+  const { rows, evaluated } = await rowsOf(3);
+  expect(rows.map(({ context, prefillTokens }) => [context, prefillTokens])).toEqual([
+    [100, 100],
+    [150, 50],
+  ]);
+  expect(rows.map(({ prefillRate }) => prefillRate)).toEqual([100, 100]);
+  // The stop token 7 is never chosen.
+  expect(rows[0]?.tokens).toEqual([100, 101, 102]);
+  expect(rows[1]?.tokens).toEqual([150, 151, 152]);
+  // Chunks of 40, then the generated tokens, then on from where the generation began.
+  expect(evaluated.map((tokens) => tokens.length)).toEqual([40, 40, 20, 1, 1, 1, 40, 10, 1, 1, 1]);
+  expect(evaluated[6]?.[0]).toBe(100);
+});
+
+test('no generated tokens is prefill alone', async () => {
+  const { rows } = await rowsOf(0);
+  expect(rows.map(({ generated, generateRate }) => [generated, generateRate])).toEqual([
+    [0, 0],
+    [0, 0],
+  ]);
+});
+
+test('frontiers grow by steps or by a factor', () => {
+  const settings = { ...defaultBenchSettings(), contextStart: 2048, contextMax: 9000 };
+  expect(frontiers(settings)).toEqual([2048, 4096, 6144, 8192]);
+  expect(frontiers({ ...settings, stepFactor: 2 })).toEqual([2048, 4096, 8192]);
+});
+
+test('values that do not go together are refused', () => {
+  const prompt = { form: 'raw', path: 'x', text: new Uint8Array() } as const;
+  const good = { ...defaultBenchSettings(), prompts: [prompt] };
+  expect(() => {
+    checkBench(good);
+  }).not.toThrow();
+  expect(() => {
+    checkBench({ ...good, prompts: [] });
+  }).toThrow('exactly one of --prompt-file and --chat-prompt-file');
+  expect(() => {
+    checkBench({ ...good, contextStart: 5000, contextMax: 4096 });
+  }).toThrow('--ctx-start 5000 is beyond --ctx-max 4096');
+  expect(() => {
+    checkBench({ ...good, contextMax: 4096, generate: 128, contextAlloc: 4224 });
+  }).toThrow('--ctx-alloc 4224 is too small');
+});
+
+test('the command line knows its own options and those of ds4', () => {
+  const bench = defaultBenchSettings();
+  const argv = ['-m', 'x.gguf', '--ctx-max', '4096', '--gen-tokens', '5', '--gpu-resident'];
+  expect(readOptions(argv, benchOptions(bench), bench.shared)).toEqual({ kind: 'run' });
+  expect(bench).toMatchObject({
+    contextMax: 4096,
+    generate: 5,
+    shared: { model: 'x.gguf', gpuResident: true },
+  });
+  expect(() => readOptions(['--ctx-max'], benchOptions(bench), bench.shared)).toThrow(
+    '--ctx-max requires an argument',
+  );
+  expect(() => readOptions(['--ctx', '1'], benchOptions(bench), bench.shared)).toThrow(
+    'unknown option: --ctx',
+  );
+});
+
+test('a row is one line of the columns', async () => {
+  const { rows } = await rowsOf(3);
+  const [row] = rows;
+  if (row === undefined) {
+    throw new Error('no row');
+  }
+  expect(csvLine(row)).toBe('100,100,100.00,3,100.00,1000');
+  expect(csvLine(row).split(',').length).toBe(csvHeader.split(',').length);
+  expect(svgText('a < b', rows)).toMatch(/^<svg [^]*a &#60; b[^]*<\/svg>\n$/);
+});
+
+test('the hash of tokens is FNV-1a of 64 bits', () => {
+  expect(tokenHash([])).toBe('cbf29ce484222325');
+  // One token 'a' is the bytes 61 00 00 00.
+  const bytes = [0x61, 0, 0, 0];
+  const expected = bytes.reduce(
+    (hash, byte) => BigInt.asUintN(64, (hash ^ BigInt(byte)) * 1_099_511_628_211n),
+    14_695_981_039_346_656_037n,
+  );
+  expect(tokenHash([0x61])).toBe(expected.toString(16));
+});
