@@ -70,7 +70,17 @@ function layering(room) {
 }
 
 export default tseslint.config(
-  { ignores: ['dist', 'build', 'node_modules', 'bench/node_modules', 'models', 'test/fixtures'] },
+  {
+    ignores: [
+      'bin/',
+      'dist',
+      'build',
+      'node_modules',
+      'bench/node_modules',
+      'models',
+      'test/fixtures',
+    ],
+  },
   js.configs.recommended,
   ...tseslint.configs.strictTypeChecked,
   {

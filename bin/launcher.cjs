@@ -29,8 +29,7 @@ function launch(name, ...place) {
       process.on('uncaughtException', (thrown) => process.exit(report(thrown)));
       main(process.argv.slice(2)).then((status) => process.exit(status));
     },
-    (thrown) =>
-      refuse(`the program cannot be loaded: ${thrown.message}; run make in ${root}`),
+    (thrown) => refuse(`the program cannot be loaded: ${thrown.message}; run make in ${root}`),
   );
 }
 

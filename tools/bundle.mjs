@@ -38,16 +38,23 @@ function fail(sentence) {
 
 const libraryOf = (backend) => join(root, 'build', backend, `libds4-${backend}.so`);
 const backends =
-  values.backends?.split(',') ?? ['cpu', 'cuda', 'rocm'].filter((name) => existsSync(libraryOf(name)));
+  values.backends?.split(',') ??
+  ['cpu', 'cuda', 'rocm'].filter((name) => existsSync(libraryOf(name)));
 for (const backend of ['cpu', ...backends]) {
   if (!existsSync(libraryOf(backend))) {
-    fail(`cannot bundle backend ${backend}: ${libraryOf(backend)} is not built; run make ${backend}`);
+    fail(
+      `cannot bundle backend ${backend}: ${libraryOf(backend)} is not built; run make ${backend}`,
+    );
   }
 }
 
 function run(program, args, options = {}) {
   try {
-    return execFileSync(program, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'inherit'], ...options });
+    return execFileSync(program, args, {
+      encoding: 'utf8',
+      stdio: ['ignore', 'pipe', 'inherit'],
+      ...options,
+    });
   } catch (thrown) {
     return fail(`${program} failed: ${thrown.message}`);
   }
@@ -118,11 +125,25 @@ for (const program of ['ds4', 'ds4-bench']) {
 const mib = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 if (!values['no-pack']) {
   const packed = join(parent, 'ds4.tar.xz');
-  run('tar', ['-C', parent, '--owner=0', '--group=0', '--numeric-owner', '--sort=name', '-cf', `${packed}.tar`, 'ds4']);
-  run('xz', ['-9', '-T0', '--stdout', `${packed}.tar`], { stdio: ['ignore', openSync(packed, 'w'), 'inherit'] });
+  run('tar', [
+    '-C',
+    parent,
+    '--owner=0',
+    '--group=0',
+    '--numeric-owner',
+    '--sort=name',
+    '-cf',
+    `${packed}.tar`,
+    'ds4',
+  ]);
+  run('xz', ['-9', '-T0', '--stdout', `${packed}.tar`], {
+    stdio: ['ignore', openSync(packed, 'w'), 'inherit'],
+  });
   rmSync(`${packed}.tar`);
   const { size } = statSync(packed);
-  process.stdout.write(`${packed}: ${mib(size)} (${['cpu', ...backends.filter((name) => name !== 'cpu')].join(', ')})\n`);
+  process.stdout.write(
+    `${packed}: ${mib(size)} (${['cpu', ...backends.filter((name) => name !== 'cpu')].join(', ')})\n`,
+  );
   if (size > mostBytes) {
     fail(`the bundle has ${mib(size)}, more than the ${mib(mostBytes)} that it may have`);
   }

@@ -17,7 +17,8 @@ const passed = native.reduce((sum, log) => sum + log.passed, 0) + vitest.numPass
 const broken = vitest.testResults.filter(
   ({ status, assertionResults }) => status === 'failed' && assertionResults.length === 0,
 );
-const failed = native.reduce((sum, log) => sum + log.failed, 0) + vitest.numFailedTests + broken.length;
+const failed =
+  native.reduce((sum, log) => sum + log.failed, 0) + vitest.numFailedTests + broken.length;
 const skipped = vitest.numPendingTests + vitest.numTodoTests;
 console.log(`ds4: ${passed} passed, ${failed} failed, ${skipped} skipped`);
 process.exitCode = failed === 0 && passed > 0 ? 0 : 1;

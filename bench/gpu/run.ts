@@ -59,10 +59,18 @@ function bench(name: string, args: readonly string[]): readonly BenchRow[] {
 /** Most device memory in use while a process runs, in MiB; asked of the driver's own tool. */
 async function peakMemory(work: () => Promise<void>): Promise<number> {
   let most = 0;
-  const watch = spawn('nvidia-smi', ['--query-gpu=memory.used', '--format=csv,noheader,nounits', '-lms', '100']);
+  const watch = spawn('nvidia-smi', [
+    '--query-gpu=memory.used',
+    '--format=csv,noheader,nounits',
+    '-lms',
+    '100',
+  ]);
   watch.on('error', () => undefined);
   watch.stdout.on('data', (text: Buffer) => {
-    most = Math.max(most, ...text.toString().trim().split('\n').map(Number).filter(Number.isFinite));
+    most = Math.max(
+      most,
+      ...text.toString().trim().split('\n').map(Number).filter(Number.isFinite),
+    );
   });
   await work();
   watch.kill();
@@ -76,7 +84,18 @@ function readiness(prompt: string): Promise<{ ready: number; first: number }> {
     const since = (): number => (performance.now() - started) / 1000;
     let ready = NaN;
     let first = NaN;
-    const child = spawn(program('ds4'), ['-m', values.model, '-p', prompt, '--nothink', '-n', '8', '--temp', '0', ...more]);
+    const child = spawn(program('ds4'), [
+      '-m',
+      values.model,
+      '-p',
+      prompt,
+      '--nothink',
+      '-n',
+      '8',
+      '--temp',
+      '0',
+      ...more,
+    ]);
     child.stderr.on('data', (text: Buffer) => {
       if (Number.isNaN(ready) && text.toString().includes(' loaded in ')) ready = since();
     });
@@ -91,10 +110,20 @@ function readiness(prompt: string): Promise<{ ready: number; first: number }> {
 }
 
 const limits = existsSync(values.limits)
-  ? (JSON.parse(spawnSync(values.limits, { encoding: 'utf8' }).stdout || '{}') as Record<string, number | string>)
+  ? (JSON.parse(spawnSync(values.limits, { encoding: 'utf8' }).stdout || '{}') as Record<
+      string,
+      number | string
+    >)
   : {};
 const prompt = join(folder, 'prompt.txt');
-const [synthetic] = [join(import.meta.dirname, existsSync(join(import.meta.dirname, 'synthetic-model.mjs')) ? 'synthetic-model.mjs' : 'synthetic-model.ts')];
+const [synthetic] = [
+  join(
+    import.meta.dirname,
+    existsSync(join(import.meta.dirname, 'synthetic-model.mjs'))
+      ? 'synthetic-model.mjs'
+      : 'synthetic-model.ts',
+  ),
+];
 const tool = synthetic.endsWith('.ts') ? [...process.execArgv, synthetic] : [synthetic];
 execFileSync(
   process.execPath,
@@ -124,10 +153,28 @@ for (let round = 0; round < rounds; round += 1) {
     }),
   );
   const fixed = ['--prompt-file', prompt, '--ctx-alloc', '32768'];
-  for (const row of bench('short', [...fixed, '--ctx-start', '32', '--ctx-max', '32', '-n', '128'])) {
+  for (const row of bench('short', [
+    ...fixed,
+    '--ctx-start',
+    '32',
+    '--ctx-max',
+    '32',
+    '-n',
+    '128',
+  ])) {
     short.push(row.gen_steady_tps);
   }
-  for (const row of bench('prefill', [...fixed, '--ctx-start', '4096', '--ctx-max', '8192', '--step-incr', '4096', '-n', '64'])) {
+  for (const row of bench('prefill', [
+    ...fixed,
+    '--ctx-start',
+    '4096',
+    '--ctx-max',
+    '8192',
+    '--step-incr',
+    '4096',
+    '-n',
+    '64',
+  ])) {
     const name = `prefill ${row.ctx_tokens - row.prefill_tokens} to ${row.ctx_tokens}`;
     prefill.set(name, [...(prefill.get(name) ?? []), row.prefill_tps]);
     long.set(row.ctx_tokens, [...(long.get(row.ctx_tokens) ?? []), row.gen_steady_tps]);
@@ -140,11 +187,16 @@ measured.push({ name: 'start to ready', unit: 's', values: ready });
 measured.push({ name: 'first word after that', unit: 's', values: first });
 measured.push({ name: 'device memory', unit: 'MiB', values: [memory] });
 
-process.stdout.write(`${JSON.stringify(limits)}\n\n| what | median | of the limit | rounds |\n| --- | ---: | ---: | --- |\n`);
+process.stdout.write(
+  `${JSON.stringify(limits)}\n\n| what | median | of the limit | rounds |\n| --- | ---: | ---: | --- |\n`,
+);
 for (const { name, unit, values: figures, limit } of measured) {
   const middle = median(figures);
-  const share = limit === undefined || Number.isNaN(limit) ? '' : `${((100 * middle) / limit).toFixed(0)} %`;
-  process.stdout.write(`| ${name} | ${middle.toFixed(2)} ${unit} | ${share} | ${figures.map((f) => f.toFixed(2)).join(' ')} |\n`);
+  const share =
+    limit === undefined || Number.isNaN(limit) ? '' : `${((100 * middle) / limit).toFixed(0)} %`;
+  process.stdout.write(
+    `| ${name} | ${middle.toFixed(2)} ${unit} | ${share} | ${figures.map((f) => f.toFixed(2)).join(' ')} |\n`,
+  );
 }
 if (values.json !== undefined) {
   writeFileSync(values.json, `${JSON.stringify({ limits, measured }, undefined, 2)}\n`);

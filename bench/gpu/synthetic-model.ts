@@ -6,7 +6,12 @@ import { closeSync, openSync, writeFileSync, writeSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { parseArgs } from 'node:util';
 import { Worker, isMainThread, parentPort, workerData } from 'node:worker_threads';
-import { deepseekMetadata, deepseekTensors, ds4Types, flashDims } from '../../test/support/gguf-deepseek.js';
+import {
+  deepseekMetadata,
+  deepseekTensors,
+  ds4Types,
+  flashDims,
+} from '../../test/support/gguf-deepseek.js';
 import type { ModelDims } from '../../test/support/gguf-deepseek.js';
 import { byteVocabulary, vocabularyMetadata } from '../../test/support/gguf-vocabulary.js';
 import { blockTypes, tensorBytes, writeGguf } from '../../test/support/gguf-writer.js';
@@ -21,7 +26,10 @@ interface Slab {
   /** Where in the pool of random blocks it begins, so that neighbours differ. */
   readonly phase: number;
 }
-type Fill = { kind: 'random'; sigma: number } | { kind: 'ones' } | { kind: 'experts'; experts: number; used: number };
+type Fill =
+  | { kind: 'random'; sigma: number }
+  | { kind: 'ones' }
+  | { kind: 'experts'; experts: number; used: number };
 
 const poolBytes = 8 << 20;
 const slabBytes = 64 << 20;
@@ -78,7 +86,9 @@ const blockScales: Partial<Record<BlockType, { rms: number; at: readonly [number
 function makePool(type: BlockType, fill: Fill): Buffer {
   const [, , blockBytes] = blockTypes[type];
   const pool = Buffer.alloc(Math.floor(poolBytes / blockBytes / 12) * 12 * blockBytes);
-  const noise = new Noise(blockBytes * 7919 + (fill.kind === 'random' ? Math.round(fill.sigma * 1e6) : 3));
+  const noise = new Noise(
+    blockBytes * 7919 + (fill.kind === 'random' ? Math.round(fill.sigma * 1e6) : 3),
+  );
   if (fill.kind === 'ones') {
     for (let at = 0; at < pool.length; at += 4) pool.writeFloatLE(1, at);
   } else if (fill.kind === 'experts') {
@@ -92,14 +102,16 @@ function makePool(type: BlockType, fill: Fill): Buffer {
   } else if (type === 'F32') {
     for (let at = 0; at < pool.length; at += 4) pool.writeFloatLE(noise.normal() * fill.sigma, at);
   } else if (type === 'F16') {
-    for (let at = 0; at < pool.length; at += 2) pool.writeUInt16LE(halfBits(noise.normal() * fill.sigma), at);
+    for (let at = 0; at < pool.length; at += 2)
+      pool.writeUInt16LE(halfBits(noise.normal() * fill.sigma), at);
   } else {
     const scales = blockScales[type];
     if (scales === undefined) throw new Error(`no synthetic blocks of type ${type}`);
     for (let at = 0; at + 4 <= pool.length; at += 4) pool.writeUInt32LE(noise.bits(), at);
     for (let block = 0; block < pool.length; block += blockBytes) {
       const scale = (fill.sigma / scales.rms) * (0.75 + (noise.bits() % 256) / 512);
-      for (const [place, factor] of scales.at) pool.writeUInt16LE(halfBits(scale * factor), block + place);
+      for (const [place, factor] of scales.at)
+        pool.writeUInt16LE(halfBits(scale * factor), block + place);
     }
   }
   return pool;
@@ -115,7 +127,7 @@ function writeSlabs(path: string, next: Int32Array, slabs: readonly Slab[]): voi
     const pool = pools.get(key) ?? makePool(slab.type, slab.fill);
     pools.set(key, pool);
     let from = slab.phase % pool.length;
-    for (let done = 0; done < slab.bytes; ) {
+    for (let done = 0; done < slab.bytes;) {
       const bytes = Math.min(pool.length - from, slab.bytes - done);
       done += writeSync(descriptor, pool, from, bytes, slab.offset + done);
       from = (from + bytes) % pool.length;
@@ -134,7 +146,10 @@ function fillOf(name: string, type: BlockType, dims: readonly number[], model: M
   if (name.endsWith('_scale.weight')) return { kind: 'random', sigma: 0.2 };
   if (name.endsWith('_ape.weight')) return { kind: 'random', sigma: 0.1 };
   if (dims.length === 1) return { kind: 'random', sigma: 0.5 };
-  const damped = name.endsWith('attn_output_b.weight') || name.endsWith('ffn_down_exps.weight') || name.endsWith('ffn_down_shexp.weight');
+  const damped =
+    name.endsWith('attn_output_b.weight') ||
+    name.endsWith('ffn_down_exps.weight') ||
+    name.endsWith('ffn_down_shexp.weight');
   return { kind: 'random', sigma: (damped ? 0.5 : 1) / Math.sqrt(inputs) };
 }
 
@@ -165,10 +180,17 @@ function prompt(words: number): string {
   const vowels = 'eaoiu';
   const letter = (from: string): string => from[noise.bits() % from.length] ?? '';
   const dictionary = Array.from({ length: 6000 }, () =>
-    Array.from({ length: 1 + (noise.bits() % 3) }, () => letter(consonants) + letter(vowels) + (noise.bits() % 3 === 0 ? letter(consonants) : '')).join(''),
+    Array.from(
+      { length: 1 + (noise.bits() % 3) },
+      () =>
+        letter(consonants) + letter(vowels) + (noise.bits() % 3 === 0 ? letter(consonants) : ''),
+    ).join(''),
   );
   const rank = (): number => Math.floor((noise.bits() / 2 ** 32) ** 2 * dictionary.length);
-  return Array.from({ length: words }, (_, i) => `${dictionary[rank()] ?? ''}${i % 97 === 96 ? '.\n' : i % 13 === 12 ? ', ' : ' '}`).join('');
+  return Array.from(
+    { length: words },
+    (_, i) => `${dictionary[rank()] ?? ''}${i % 97 === 96 ? '.\n' : i % 13 === 12 ? ', ' : ' '}`,
+  ).join('');
 }
 
 async function main(): Promise<void> {
@@ -188,10 +210,23 @@ async function main(): Promise<void> {
     return;
   }
   const path = values.out;
-  const model = { ...flashDims, layers: Number(values.layers), ratios: [...flashDims.ratios.slice(0, Number(values.layers)), 0] };
+  const model = {
+    ...flashDims,
+    layers: Number(values.layers),
+    ratios: [...flashDims.ratios.slice(0, Number(values.layers)), 0],
+  };
   const spec = writeGguf({
-    metadata: [...deepseekMetadata(model, 'synthetic'), ...vocabularyMetadata(byteVocabulary(model.vocab))],
-    tensors: deepseekTensors(model, ds4Types(() => 'IQ2_XXS', () => 'Q2_K')),
+    metadata: [
+      ...deepseekMetadata(model, 'synthetic'),
+      ...vocabularyMetadata(byteVocabulary(model.vocab)),
+    ],
+    tensors: deepseekTensors(
+      model,
+      ds4Types(
+        () => 'IQ2_XXS',
+        () => 'Q2_K',
+      ),
+    ),
   });
   const start = performance.now();
   spec.save(path);
@@ -202,7 +237,9 @@ async function main(): Promise<void> {
       { length: Number(values.threads) },
       () =>
         new Promise<void>((resolve, reject) => {
-          const worker = new Worker(new URL(import.meta.url), { workerData: { path, next, slabs } });
+          const worker = new Worker(new URL(import.meta.url), {
+            workerData: { path, next, slabs },
+          });
           worker.once('message', () => {
             resolve();
           });
@@ -218,7 +255,11 @@ async function main(): Promise<void> {
 if (isMainThread) {
   await main();
 } else {
-  const { path, next, slabs } = workerData as { path: string; next: SharedArrayBuffer; slabs: Slab[] };
+  const { path, next, slabs } = workerData as {
+    path: string;
+    next: SharedArrayBuffer;
+    slabs: Slab[];
+  };
   writeSlabs(path, new Int32Array(next), slabs);
   parentPort?.postMessage('done');
 }

@@ -1,7 +1,7 @@
 /* For tests: a device whose memory is really apart, with the arithmetic of another backend.
  *
- * Its addresses are of pages that nobody may touch, so that the host reading or writing one without a copy ends the test,
- * and an op that is given a host address fails. It keeps the contract of steps as a GPU does: the first step of a shape runs
+ * Its addresses are of pages that nobody may touch, so that the host reading or writing one without a copy ends the
+ * test, and an op that is given a host address fails. It keeps the contract of steps as a GPU does: the first step of a shape runs
  * plainly, the second is recorded, and from then on what was recorded runs instead. Matrices can be arranged: rows are
  * written backwards, and only ops that may see arranged ones read them. */
 #pragma once
@@ -156,7 +156,8 @@ public:
     void hc_head(const backend::HcHeadArgs &args) override { issue(&Ops::hc_head, args); }
     void project(const backend::ProjectArgs &args) override {
         /* The list of projections need not outlive the call. */
-        const auto owned = std::make_shared<std::vector<backend::Projection>>(args.projections.begin(), args.projections.end());
+        using List = std::vector<backend::Projection>;
+        const auto owned = std::make_shared<List>(args.projections.begin(), args.projections.end());
         issue(&Ops::project, args, [owned](backend::ProjectArgs &now, const backend::Step &) { now.projections = *owned; });
     }
     void grouped_project(const backend::GroupedProjectArgs &args) override { issue(&Ops::grouped_project, args); }
@@ -343,7 +344,8 @@ private:
     void translate(backend::BestArgs &a) { behind(a.logits, a.logit, a.id, a.finite); }
 
     static void check_rows(int64_t capacity, uint64_t position, int64_t tokens, int64_t ratio) {
-        if (ratio != 0 && static_cast<uint64_t>(capacity) < (position + static_cast<uint64_t>(tokens)) / static_cast<uint64_t>(ratio)) {
+        const uint64_t end = position + static_cast<uint64_t>(tokens);
+        if (ratio != 0 && static_cast<uint64_t>(capacity) < end / static_cast<uint64_t>(ratio)) {
             throw Failure(DS4_E_INTERNAL, "more compressed rows than there is room for");
         }
     }

@@ -52,7 +52,8 @@ backend::OpsLimits ops_limits(const Model &model, const runtime::KvShape &kv) {
     limits.hc = shape.hc_count;
     limits.heads = shape.head_count;
     limits.head_dim = shape.head_dim;
-    limits.widest_input = std::max({shape.hc_count * shape.embedding, shape.q_rank, queries, low_outputs, shape.expert_width});
+    limits.widest_input =
+        std::max({shape.hc_count * shape.embedding, shape.q_rank, queries, low_outputs, shape.expert_width});
     limits.widest_output = std::max({shape.embedding, shape.q_rank, queries, low_outputs, 2 * shape.head_dim,
                                      shape.expert_width, shape.expert_count});
     limits.experts = shape.expert_count;

@@ -51,7 +51,9 @@ void Taps::record_rows(uint32_t kind, int64_t layer, uint64_t position, const fl
 
 std::vector<int32_t> Taps::fetch(std::span<const int32_t> values) const {
     std::vector<int32_t> copy(values.size());
-    device_.copy_out(copy.data(), values.data(), values.size_bytes());
+    if (!copy.empty()) {
+        device_.copy_out(copy.data(), values.data(), values.size_bytes());
+    }
     return copy;
 }
 

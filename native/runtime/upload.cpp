@@ -61,7 +61,8 @@ std::vector<Chunk> cut_up(std::span<const UploadPiece> pieces, size_t most) {
     std::vector<Chunk> chunks;
     for (const UploadPiece &piece : pieces) {
         for (uint64_t done = 0; done < piece.bytes; done += most) {
-            chunks.push_back({piece.source, piece.offset + done, std::min<size_t>(most, piece.bytes - done), piece.to + done});
+            const size_t bytes = std::min<size_t>(most, piece.bytes - done);
+            chunks.push_back({piece.source, piece.offset + done, bytes, piece.to + done});
         }
     }
     return chunks;

@@ -77,8 +77,8 @@ WeightStore::WeightStore(backend::Device &device, std::span<const WeightFile> fi
                          const WeightPlan &plan, Telemetry &telemetry)
     : ranges_(ranges.begin(), ranges.end()), addresses_(ranges.size()) {
     if (plan.placement == WeightPlacement::automatic && !device.reads_host_memory()) {
-        throw Failure(DS4_E_ARGUMENT, "kernels of " + device.info().name +
-                                          " cannot read weights where the host has them: choose resident weights or mapped experts");
+        throw Failure(DS4_E_ARGUMENT, device.info().name + " cannot read weights where the host has them: "
+                                                           "choose resident weights or mapped experts");
     }
     for (const WeightRange &range : ranges_) {
         check_range(range, files);

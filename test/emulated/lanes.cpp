@@ -181,20 +181,29 @@ bool part(unsigned index) {
 
 /* Runs the ready lanes of a wavefront until each has stopped. Whether any can go on. */
 bool advance(unsigned wave) {
+    const unsigned first_group = wave * kWave / kGroup;
+    const unsigned end_group = std::min(first_group + kWave / kGroup, block->threads / kGroup);
+    unsigned       ready = 0;
+    for (unsigned group = first_group; group < end_group; ++group) {
+        ready += block->groups[group].ready ? 1 : 0;
+    }
+    if (ready == 0) {
+        return false;
+    }
     const uint64_t choice = next_order();
-    block->first = wave * kWave;
-    block->count = std::min<unsigned>(kWave, block->threads - block->first); /* a power of two */
+    block->first = first_group * kGroup;
+    block->count = (end_group - first_group) * kGroup; /* a power of two */
     block->offset = static_cast<unsigned>(choice);
     block->stride = 2u * (static_cast<unsigned>(choice >> 32) & 15u) + 1u; /* odd: reaches every lane */
     block->next = 0;
     go_on(block->scheduler);
-    bool ready = false;
-    for (unsigned group = block->first / kGroup; group < (block->first + block->count) / kGroup; ++group) {
+    ready = 0;
+    for (unsigned group = first_group; group < end_group; ++group) {
         if (block->groups[group].ready) {
-            ready = part(group) || ready;
+            ready += part(group) ? 1 : 0;
         }
     }
-    return ready;
+    return ready != 0;
 }
 
 void run_block() {

@@ -79,6 +79,12 @@ inline uint32_t ballot(bool predicate) {
 }
 inline void sync_group() { exchange(Meeting::group, uint64_t{0}); }
 
+/* The fragments of a small matrix product. */
+inline Words pack(const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    return {{a[0] | static_cast<uint64_t>(a[1]) << 32, a[2] | static_cast<uint64_t>(a[3]) << 32,
+             b[0] | static_cast<uint64_t>(b[1]) << 32}};
+}
+
 /* Dynamic shared memory of the block that runs. */
 void *shared_memory();
 

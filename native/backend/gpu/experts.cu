@@ -131,7 +131,7 @@ Need run_few(const Stream &stream, const CardFacts &card, const ExpertsArgs &arg
 
 /* Floats between two kernels: so many rows of every choice that they stay within this, but at least 256. More rows at a
  * time would hardly make the kernels faster, and every value here is paid for in weights that do not fit the card. */
-constexpr int64_t kSliceFloats = int64_t{32} << 20;
+constexpr int64_t kSliceFloats = int64_t{128} << 20;
 
 int64_t slice_rows(int64_t choices, int64_t rows) {
     return std::min(rows, std::max<int64_t>(256, kSliceFloats / choices / 256 * 256));

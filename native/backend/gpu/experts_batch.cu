@@ -149,7 +149,7 @@ template <Format format, int tokens> struct ByteProduct {
     using Tile = ByteTile<format, tokens>;
     static constexpr int kRows = Tile::kRows, kTokens = tokens;
 
-    static int    stages(const CardFacts &card) { return Tile::stages_in(card.shared_bytes); }
+    static int    stages(const CardFacts &card) { return Tile::stages_in(shared_bytes_of_two(card)); }
     static size_t shared_bytes(int stages) { return Tile::shared_bytes(stages); }
 
     template <typename InputRow, typename Store>
@@ -180,7 +180,7 @@ enum class Work : uint8_t { gate_up, gate, up, down };
 /* Choices of the routed experts as they were sorted, or all tokens with the shared expert, times the rows of the slice.
  * Blocks of one tile follow each other. */
 template <typename Product>
-DS4_KERNEL __launch_bounds__(kTileThreads)
+DS4_KERNEL __launch_bounds__(kTileThreads, 2)
 multiply_choices(FeedForward job, SortedChoices sorted, RowSlice slice, Work work, bool shared, int stages) {
     DS4_SHARED(std::byte, memory);
     wait_for_inputs();

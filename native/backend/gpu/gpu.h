@@ -137,6 +137,13 @@ inline bool can_start_early([[maybe_unused]] const gpuDeviceProp &properties) {
 
 constexpr int kLanes = 32;
 
+/* Whether a block has no more than 64 KiB of shared memory. */
+#if defined(__HIP__) || (defined(DS4_EMULATED) && DS4_EMULATED_WAVE == 64)
+constexpr bool kLittleShared = true;
+#else
+constexpr bool kLittleShared = false;
+#endif
+
 #if defined(DS4_EMULATED)
 #define DS4_DEVICE inline
 #define DS4_KERNEL inline void
@@ -284,21 +291,46 @@ template <int pending> DS4_DEVICE void copies_wait() {
  *   b[0]: B[4 pair ..+3][row];  b[1]: B[16 + 4 pair ..][row]
  * f16, C[16][8] += A[16][16] B[16][8]: the same with two halves, where there are four bytes, and 8 for 16.
  * The sum of bytes is exact; the order of the sum of halves is the card's own, but the same for every element. */
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 800
+/* What other lanes of the group hold, for cards whose own instruction for this is not used. */
+class Fragments {
+public:
+#if defined(DS4_EMULATED)
+    Fragments(const uint32_t (&a)[4], const uint32_t (&b)[2])
+        : given_(::ds4::emulated::exchange(::ds4::emulated::Meeting::shuffle, ::ds4::emulated::pack(a, b))) {}
+    uint32_t a(int i, int from) const { return static_cast<uint32_t>(given_[from].words[i / 2] >> (32 * (i % 2))); }
+    uint32_t b(int i, int from) const { return static_cast<uint32_t>(given_[from].words[2] >> (32 * i)); }
+
+private:
+    const ::ds4::emulated::Words *given_;
+#else
+    DS4_DEVICE Fragments(const uint32_t (&a)[4], const uint32_t (&b)[2]) : a_(a), b_(b) {}
+    DS4_DEVICE uint32_t a(int i, int from) const { return shuffle(a_[i], from); }
+    DS4_DEVICE uint32_t b(int i, int from) const { return shuffle(b_[i], from); }
+
+private:
+    const uint32_t (&a_)[4];
+    const uint32_t (&b_)[2];
+#endif
+};
+#endif
+
 DS4_DEVICE void multiply_bytes(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
-    const int row = lane() / 4, pair = lane() % 4;
+    const Fragments all(a, b);
+    const int       row = lane() / 4, pair = lane() % 4;
     for (int k = 0; k < 4; ++k) {
         uint32_t from_a[4], from_b[2][2];
         for (int i = 0; i < 4; ++i) {
-            from_a[i] = shuffle(a[i], 4 * row + k);
+            from_a[i] = all.a(i, 4 * row + k);
         }
         for (int i = 0; i < 2; ++i) {
-            from_b[0][i] = shuffle(b[i], 4 * (2 * pair) + k);
-            from_b[1][i] = shuffle(b[i], 4 * (2 * pair + 1) + k);
+            from_b[0][i] = all.b(i, 4 * (2 * pair) + k);
+            from_b[1][i] = all.b(i, 4 * (2 * pair + 1) + k);
         }
         for (int i = 0; i < 4; ++i) {
             const uint32_t *column = from_b[i % 2];
@@ -322,15 +354,16 @@ DS4_DEVICE void multiply_halves(float (&c)[4], const uint32_t (&a)[4], const uin
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
-    const int row = lane() / 4, pair = lane() % 4;
+    const Fragments all(a, b);
+    const int       row = lane() / 4, pair = lane() % 4;
     for (int k = 0; k < 4; ++k) {
         uint32_t from_a[4], from_b[2][2];
         for (int i = 0; i < 4; ++i) {
-            from_a[i] = shuffle(a[i], 4 * row + k);
+            from_a[i] = all.a(i, 4 * row + k);
         }
         for (int i = 0; i < 2; ++i) {
-            from_b[0][i] = shuffle(b[i], 4 * (2 * pair) + k);
-            from_b[1][i] = shuffle(b[i], 4 * (2 * pair + 1) + k);
+            from_b[0][i] = all.b(i, 4 * (2 * pair) + k);
+            from_b[1][i] = all.b(i, 4 * (2 * pair + 1) + k);
         }
         for (int i = 0; i < 4; ++i) {
             for (int half = 0; half < 2; ++half) {

@@ -204,6 +204,8 @@ bool GpuOps::begin_step(const Step &step) {
     device_.make_current();
     step_ = step;
     upload_step();
+    /* Kernels of a batch fill the card: one that starts early only takes room from the one in front. */
+    stream_.early_start = device_.facts().early_start && step.tokens.size() == 1;
     in_step_ = true;
     if (step.shape == 0 || step.tokens.size() != 1) {
         return false;

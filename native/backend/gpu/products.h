@@ -116,7 +116,7 @@ DS4_DEVICE float4 load_floats4(const float *from) { return *reinterpret_cast<con
 /* One row by all threads of a block, a multiple of 32 values. words: [columns / 4], d: [columns / 32]. Loads go ahead of the
  * arithmetic, a few at a time: it is their latency that a kernel for one token waits for. */
 DS4_DEVICE void quantise_row_32(const float *x, int64_t columns, uint32_t *words, float *d) {
-    constexpr int kAhead = 4;
+    constexpr int kAhead = 2;
     const int     quads = static_cast<int>(columns / 4);
     const auto    step = static_cast<int>(blockDim.x);
     for (int first = group() * kLanes; first < quads; first += kAhead * step) {

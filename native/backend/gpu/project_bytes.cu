@@ -10,7 +10,7 @@ namespace ds4::backend::gpu {
 namespace {
 
 template <Format format, int tokens>
-DS4_KERNEL __launch_bounds__(kTileThreads) project_byte_tiles(Parts parts, Activations x, int64_t token_count, int stages) {
+DS4_KERNEL __launch_bounds__(kTileThreads, 2) project_byte_tiles(Parts parts, Activations x, int64_t token_count, int stages) {
     using Tile = ByteTile<format, tokens>;
     DS4_SHARED(std::byte, shared);
     wait_for_inputs();
@@ -39,7 +39,7 @@ void start(const Stream &stream, const CardFacts &card, Parts parts, int64_t tok
         parts.part[i].first_block = static_cast<int32_t>(blocks);
         blocks += tiles_of(parts.part[i].rows, Tile::kRows) * tiles_of(token_count, tokens);
     }
-    const int stages = Tile::stages_in(card.shared_bytes);
+    const int stages = Tile::stages_in(shared_bytes_of_two(card));
     launch(stream, project_byte_tiles<format, tokens>, {static_cast<unsigned>(blocks)}, kTileThreads,
            Tile::shared_bytes(stages), parts, x, token_count, stages);
 }
@@ -49,7 +49,7 @@ template <Format format>
 void start_small(const Stream &stream, const CardFacts &card, const Parts &parts, int64_t tokens, const Activations &x) {
     int64_t wide = 0;
     for (int i = 0; i < parts.count; ++i) {
-        wide += tiles_of(parts.part[i].rows, 128) * tiles_of(tokens, 128);
+        wide += tiles_of(parts.part[i].rows, ByteTile<format, 128>::kRows) * tiles_of(tokens, 128);
     }
     if (tokens <= 64 || wide < card.multiprocessors) {
         start<format, 64>(stream, card, parts, tokens, x);

@@ -1,6 +1,6 @@
 /* y = W x for one to eight tokens: as fast as the matrices can be read.
  *
- * As many blocks as the card has multiprocessors, each with rows of one matrix only. A block first rounds the inputs into
+ * Two blocks for each multiprocessor, each with rows of one matrix only. A block first rounds the inputs into
  * its shared memory: every block does the same work, but that costs less than a kernel of its own, and the first rows of
  * weights are already on their way. Then each group of 32 lanes takes rows: a lane has one chain (or, for units of 256
  * values, an eighth of one), and about 128 bytes of weights are in flight per lane. */
@@ -185,7 +185,7 @@ DS4_DEVICE FloatInputs take_floats(const Part &part, int64_t columns, int given,
         float       *to = shared + t * pieces * kPaddedPiece;
         int          done = 0;
         if ((reinterpret_cast<uintptr_t>(x) & 15u) == 0) {
-            constexpr int kAhead = 4; /* quads of a thread on their way at once */
+            constexpr int kAhead = 2; /* quads of a thread on their way at once */
             constexpr int kQuads = static_cast<int>(kThreads);
             const int     quads = static_cast<int>(columns / 4);
             for (int first = static_cast<int>(threadIdx.x); first < quads; first += kAhead * kQuads) {

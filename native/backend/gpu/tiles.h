@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "backend/gpu/gpu.h"
+#include "backend/gpu/gpu_device.h"
 #include "backend/gpu/products.h"
 #include "backend/gpu/units.h"
 
@@ -152,13 +153,11 @@ struct Walk {
     }
 };
 
-#if defined(__HIP__)
-constexpr bool kLittleShared = true; /* 64 KiB to a block */
-#else
-constexpr bool kLittleShared = false;
-#endif
-
 constexpr int kTileThreads = 256;
+
+/* Shared memory of a block when a multiprocessor has two of them, which hide each other's waits better than further stages
+ * of one block would; 1 KiB of each goes to the system. */
+inline size_t shared_bytes_of_two(const CardFacts &card) { return card.shared_bytes / 2 - 1024; }
 
 /* ---- bytes ----------------------------------------------------------------------------------------- */
 
@@ -173,7 +172,7 @@ template <Format format, int tokens> struct ByteTile {
     static constexpr bool   kCopied = format == Format::q8_0_arranged;
     static_assert(kInputs != Inputs::floats && (tokens == 64 || (tokens == 128 && kSmallUnits)));
 
-    static constexpr int kRows = kLittleShared && !kSmallUnits ? 64 : 128;
+    static constexpr int kRows = (kLittleShared && !kSmallUnits) || (kSmallUnits && tokens == 128) ? 64 : 128;
     static constexpr int kTokens = tokens;
     static constexpr int kChains = chains(kInputs);
     static constexpr int kPieces = !kSmallUnits ? 8 : kLittleShared ? 2 : 4; /* of a stage, 32 values each */

@@ -64,7 +64,9 @@ function writeOrFail(path: string, text: string): void {
 }
 
 /** A bar on a terminal, nothing elsewhere: the rows themselves tell how far it is. */
-async function openBar(run: Run): Promise<{ update(done: number, total: number): void; end(): void }> {
+async function openBar(
+  run: Run,
+): Promise<{ update(done: number, total: number): void; end(): void }> {
   if (!drawsProgress(run.terminal, run.environment.terminal)) {
     return { update: () => undefined, end: () => undefined };
   }
@@ -121,9 +123,13 @@ function promptTokens(bench: BenchSettings, tokenizer: Tokenizer): Int32Array {
   return tokens;
 }
 
-function machine(model: LoadedModel): Machine {
-  const { backend } = model.plan;
-  const [device] = listDevices(backend);
+function machine(run: Run, model: LoadedModel): Machine {
+  const { plan } = model;
+  const { backend } = plan;
+  const index = plan.backend === 'cpu' ? 0 : plan.device.index;
+  const device = listDevices(backend, run.environment.libraryDirectory).find(
+    (candidate) => candidate.index === index,
+  );
   return {
     backend,
     device: device?.name ?? 'unknown',
@@ -173,7 +179,9 @@ async function runBench(run: Run, bench: BenchSettings): Promise<number> {
         wantsLogits: bench.logitsFolder !== undefined,
         vocab: shape.vocab,
         clock: () => performance.now(),
-        onProgress: bar.update,
+        onProgress: (done, total) => {
+          bar.update(done, total);
+        },
       })) {
         rows.push(row);
         await csv.add(row);
@@ -188,7 +196,7 @@ async function runBench(run: Run, bench: BenchSettings): Promise<number> {
     } finally {
       bar.end();
     }
-    const facts = machine(model);
+    const facts = machine(run, model);
     if (bench.json !== undefined) {
       const { info } = model.engine;
       writeOrFail(

@@ -1,7 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { RunError, systemReason, UsageError } from '../errors.js';
-import { entry } from '../options/entry.js';
-import { optionTable } from '../options/index.js';
+import { entry, optionTable } from '../options/index.js';
 import type { OptionEntry } from '../options/index.js';
 import { defaultSettings } from '../settings.js';
 import type { Settings } from '../settings.js';

@@ -5,7 +5,7 @@ import { placementOptions } from './placement.js';
 import { promptOptions, steeringOptions } from './prompt.js';
 import { outputOptions, runtimeOptions } from './runtime.js';
 
-export { sections, topics } from './entry.js';
+export { entry, sections, topics } from './entry.js';
 export type { OptionEntry, SectionTitle, Topic } from './entry.js';
 
 /** Every option of `ds4`. The parser, the help and docs/cli.md all come from this table. */
