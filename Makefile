@@ -42,7 +42,7 @@ TEST_OBJECTS := $(TEST_SOURCES:%.cpp=$(BUILD)/%.o)
 LIBRARY := $(BUILD)/libds4-cpu.so
 NATIVE_TEST := $(BUILD)/ds4-native-test
 
-.PHONY: all cpu ts test test-native test-unit test-golden test-e2e test-fault lint format docs models bench clean help compiler
+.PHONY: all cpu ts test test-native test-unit test-golden test-e2e test-fault lint format docs models bundle bench clean help compiler
 
 all: ts cpu ## build the command line and the CPU library (the default)
 
@@ -122,6 +122,9 @@ PYTHON ?= python3
 models: ## make the quantised siblings of the small model (needs python3 with numpy)
 	@$(PYTHON) -c 'import numpy' 2>/dev/null || { echo "ds4: no numpy for python3 here; install it with: apt-get install python3-numpy" >&2; exit 1; }
 	$(PYTHON) tools/small-model/quantise.py
+
+bundle: all ## pack what a machine without Node, npm or a compiler needs (with the GPU libraries that are built)
+	node tools/bundle.mjs
 
 bench: all ## compare with a peer in the same run (installs it under bench/)
 	npm ci --prefix bench --no-fund --no-audit --loglevel=error

@@ -9,7 +9,7 @@ GPU_SOURCES := $(wildcard native/backend/gpu/*.cu)
 GPU_TEST_SOURCES := $(wildcard native/backend/gpu/*_test.cpp)
 CHECK_OBJECT := $(BUILD)/test/native/check.o
 
-.PHONY: cuda rocm gpu-test-cuda gpu-test-rocm check-hip gpu-emulated test-gpu-emulated nvcc debian-hip
+.PHONY: cuda rocm gpu-limits gpu-test-cuda gpu-test-rocm check-hip gpu-emulated test-gpu-emulated nvcc debian-hip
 
 # ---- the emulated card ------------------------------------------------------------------------------
 
@@ -85,6 +85,13 @@ build/cuda/ds4-gpu-test: $(HOST_OBJECTS) $(REFERENCE_OBJECTS) $(CHECK_OBJECT) $(
 cuda: build/cuda/libds4-cuda.so ## build the library for NVIDIA cards (CUDA_ARCH="sm_90 sm_120" for these only)
 
 gpu-test-cuda: build/cuda/ds4-gpu-test ## build the GPU tests for NVIDIA cards
+
+build/cuda/ds4-gpu-limits: bench/gpu/limits.cu native/backend/gpu/gpu.h $(GPU_MAKE) | nvcc compiler
+	@mkdir -p $(@D)
+	@echo "nvcc $<"
+	@$(NVCC) $(CUDA_FLAGS) -cudart static -o $@ $<
+
+gpu-limits: build/cuda/ds4-gpu-limits ## build the program that measures what the card allows, for bench/gpu
 
 -include $(CUDA_OBJECTS:.o=.d) $(CUDA_TEST_OBJECTS:.o=.d)
 
