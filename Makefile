@@ -88,8 +88,9 @@ ts: dist/cli/main.js ## build the command line (TypeScript)
 test: all $(NATIVE_TEST) gpu-emulated check-hip lint ## run every test and the linters
 	@mkdir -p build/results && rm -f build/results/*
 	$(NATIVE_TEST) | tee build/results/native.log
-	build/emulated32/ds4-gpu-test | tee build/results/gpu32.log
-	build/emulated64/ds4-gpu-test | tee build/results/gpu64.log
+	build/emulated32/ds4-gpu-test > build/results/gpu32.log & narrow=$$!; wide=0; \
+	build/emulated64/ds4-gpu-test > build/results/gpu64.log || wide=$$?; \
+	status=0; wait $$narrow || status=$$?; cat build/results/gpu32.log build/results/gpu64.log; exit $$((status | wide))
 	status=0; npx vitest run --reporter=default --reporter=json --outputFile.json=build/results/vitest.json || status=$$?; \
 	node tools/test-summary.mjs build/results/*.log build/results/vitest.json && exit $$status
 

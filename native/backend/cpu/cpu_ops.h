@@ -79,7 +79,7 @@ private:
     void   prepare_row(Format format, const float *x, int64_t columns, std::byte *out) const;
 
     /* Prepares rows x[i * stride ...]; for Format::floats only the pointers are set. */
-    void prepare(Format format, const float *x, int64_t rows, int64_t columns, int64_t stride, Prepared &prepared);
+    void prepare_inputs(Format format, const float *x, int64_t rows, int64_t columns, int64_t stride, Prepared &prepared);
 
     /* Rows [first, first + rows) of the product, results at y_offset. */
     void multiply(const Product &product, Format format, int64_t first, int64_t rows, int64_t y_offset,

@@ -65,7 +65,7 @@ void CpuOps::experts(const ExpertsArgs &args) {
     }
     for (size_t format = 0; format < kFormats; ++format) {
         if (needed[format]) {
-            prepare(static_cast<Format>(format), args.x, args.tokens, width, width, inputs_[format]);
+            prepare_inputs(static_cast<Format>(format), args.x, args.tokens, width, width, inputs_[format]);
             gathered_[format].resize(static_cast<size_t>(pairs));
             for (size_t pair = 0; pair < static_cast<size_t>(pairs); ++pair) {
                 gathered_[format][pair] = inputs_[format].rows[static_cast<size_t>(token_of_[pair])];

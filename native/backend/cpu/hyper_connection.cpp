@@ -32,7 +32,7 @@ bool all_finite(const float *values, int64_t count) {
  * values steer everything. */
 void CpuOps::mix_streams(const float *streams, int64_t tokens, int64_t columns, const Matrix &fn, float *mixes) {
     Prepared &inputs = inputs_[static_cast<size_t>(Format::floats)];
-    prepare(Format::floats, streams, tokens, columns, columns, inputs);
+    prepare_inputs(Format::floats, streams, tokens, columns, columns, inputs);
     outputs_.resize(static_cast<size_t>(tokens));
     for (int64_t t = 0; t < tokens; ++t) {
         outputs_[static_cast<size_t>(t)] = mixes + t * fn.rows;

@@ -38,7 +38,7 @@ void CpuOps::prepare_row(Format format, const float *x, int64_t columns, std::by
     }
 }
 
-void CpuOps::prepare(Format format, const float *x, int64_t rows, int64_t columns, int64_t stride, Prepared &prepared) {
+void CpuOps::prepare_inputs(Format format, const float *x, int64_t rows, int64_t columns, int64_t stride, Prepared &prepared) {
     prepared.rows.resize(static_cast<size_t>(rows));
     if (format == Format::floats) {
         for (int64_t i = 0; i < rows; ++i) {
@@ -122,7 +122,7 @@ void CpuOps::project(const ProjectArgs &args) {
         const Format  format = format_of(matrix.type);
         const auto    index = static_cast<size_t>(format);
         if (!prepared[index]) {
-            prepare(format, args.x, args.tokens, matrix.columns, matrix.columns, inputs_[index]);
+            prepare_inputs(format, args.x, args.tokens, matrix.columns, matrix.columns, inputs_[index]);
             prepared[index] = true;
         }
         for (int64_t t = 0; t < args.tokens; ++t) {
@@ -139,7 +139,7 @@ void CpuOps::grouped_project(const GroupedProjectArgs &args) {
     const Matrix &matrix = *args.matrix;
     const Format  format = format_of(matrix.type);
     Prepared     &inputs = inputs_[static_cast<size_t>(format)];
-    prepare(format, args.x, args.tokens * args.groups, matrix.columns, matrix.columns, inputs);
+    prepare_inputs(format, args.x, args.tokens * args.groups, matrix.columns, matrix.columns, inputs);
 
     /* The pointers of a group's inputs have to be neighbours: sort them by group. */
     const int64_t rank = matrix.rows / args.groups;

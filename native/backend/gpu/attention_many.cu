@@ -309,7 +309,8 @@ int64_t raw_rows(int64_t tokens, int64_t window) { return tokens + window - 1; }
 
 } // namespace
 
-bool can_attend_many_tokens(const CardFacts &facts) { return fits<1>(facts); }
+/* Never without the few-token kernels that give the same bits. */
+bool can_attend_many_tokens(const CardFacts &facts) { return kMultipliesHalves && fits<1>(facts); }
 
 size_t bytes_for_many_tokens(int64_t tokens, int64_t window, int64_t compressed_rows) {
     return static_cast<size_t>(raw_rows(tokens, window) + compressed_rows) * kRowPieces * sizeof(uint4);

@@ -15,7 +15,7 @@ CHECK_OBJECT := $(BUILD)/test/native/check.o
 
 EMULATOR_TEST_SOURCES := $(wildcard test/emulated/*_test.cpp)
 EMULATOR_SOURCES := $(filter-out $(EMULATOR_TEST_SOURCES),$(wildcard test/emulated/*.cpp))
-EMULATED_FLAGS := -std=c++20 -O1 -g -fPIC -ffp-contract=off -pthread -DDS4_EMULATED -DDS4_GPU_ARCHITECTURES='"sm_80 sm_90"' \
+EMULATED_FLAGS := -std=c++20 -O1 -fPIC -ffp-contract=off -pthread -DDS4_EMULATED -DDS4_GPU_ARCHITECTURES='"sm_80 sm_90"' \
                   -Inative -Itest -Itest/native -Wall -Wextra -Wno-unknown-pragmas
 
 # With $(1) lanes to a wavefront.
