@@ -85,7 +85,7 @@ ts: dist/cli/main.js ## build the command line (TypeScript)
 
 # ---- checks ---------------------------------------------------------------------------------------
 
-test: all $(NATIVE_TEST) gpu-emulated check-hip lint ## run every test and the linters
+test: all $(NATIVE_TEST) gpu-emulated lint ## run every test and the linters
 	@mkdir -p build/results && rm -f build/results/*
 	$(NATIVE_TEST) | tee build/results/native.log
 	build/emulated32/ds4-gpu-test > build/results/gpu32.log & narrow=$$!; wide=0; \
