@@ -1,7 +1,7 @@
 // Measures ds4 on a GPU with a synthetic full-size model and prints the table of docs/performance.md.
 //
-//   npx tsx bench/gpu/run.ts [--program DIR] [--model FILE] [--layers 43] [--rounds 3] [--limits PROGRAM] [--json FILE]
-//                            [--contexts 8192] [-- options of ds4]
+//   npx tsx bench/gpu/run.ts [--program DIR] [--model FILE] [--rounds 3] [--limits PROGRAM] [--json FILE]
+//                            [-- options of ds4]
 //
 // DIR holds ds4 and ds4-bench (a bundle; default: bin/ of this checkout). The model is written to /dev/shm when it is not
 // there. Every figure is the median of the rounds; each round is a process of its own.
@@ -17,7 +17,6 @@ const { values, positionals } = parseArgs({
     program: { type: 'string', default: 'bin' },
     model: { type: 'string', default: '/dev/shm/ds4-synthetic.gguf' },
     rounds: { type: 'string', default: '3' },
-    contexts: { type: 'string', default: '8192' },
     limits: { type: 'string', default: 'build/cuda/ds4-gpu-limits' },
     json: { type: 'string' },
   },

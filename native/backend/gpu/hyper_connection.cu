@@ -250,6 +250,19 @@ void collapse_streams(const Stream &stream, const CollapsePointers &at, const Co
     }
 }
 
+/* What hc_pre and hc_head have in common. */
+template <typename Args> CollapseShape collapse_shape(const Args &args, const MixShape &mixes) {
+    CollapseShape shape{};
+    shape.tokens = args.tokens;
+    shape.width = args.width;
+    shape.hc = static_cast<int32_t>(args.hc);
+    shape.slices = mixes.slices;
+    shape.values = mixes.values;
+    shape.hc_epsilon = args.hc_epsilon;
+    shape.rms_epsilon = args.rms_epsilon;
+    return shape;
+}
+
 } // namespace
 
 void GpuOps::hc_pre(const HcPreArgs &args) {
@@ -260,17 +273,10 @@ void GpuOps::hc_pre(const HcPreArgs &args) {
     std::byte     *memory = scratch(mix_bytes(mixes, *args.fn));
     mix_streams(stream_, args.streams, *args.fn, mixes, memory);
 
-    CollapseShape shape{};
-    shape.tokens = args.tokens;
-    shape.width = args.width;
-    shape.hc = static_cast<int32_t>(args.hc);
-    shape.slices = mixes.slices;
-    shape.values = mixes.values;
+    CollapseShape shape = collapse_shape(args, mixes);
     const int64_t groups = row_threads(args.width) / kLanes;
     shape.balance_blocks = static_cast<int32_t>((args.tokens + groups - 1) / groups);
     shape.sinkhorn_iterations = static_cast<int32_t>(args.sinkhorn_iterations);
-    shape.hc_epsilon = args.hc_epsilon;
-    shape.rms_epsilon = args.rms_epsilon;
     collapse_streams(stream_,
                      {args.streams, reinterpret_cast<const float *>(memory), args.base, args.scale, args.norm, args.x,
                       args.post, args.comb},
@@ -285,14 +291,7 @@ void GpuOps::hc_head(const HcHeadArgs &args) {
     std::byte     *memory = scratch(mix_bytes(mixes, *args.fn));
     mix_streams(stream_, args.streams, *args.fn, mixes, memory);
 
-    CollapseShape shape{};
-    shape.tokens = args.tokens;
-    shape.width = args.width;
-    shape.hc = static_cast<int32_t>(args.hc);
-    shape.slices = mixes.slices;
-    shape.values = mixes.values;
-    shape.hc_epsilon = args.hc_epsilon;
-    shape.rms_epsilon = args.rms_epsilon;
+    const CollapseShape shape = collapse_shape(args, mixes);
     collapse_streams(stream_,
                      {args.streams, reinterpret_cast<const float *>(memory), args.base, args.scale, args.norm, args.x, nullptr,
                       nullptr},
