@@ -2,7 +2,16 @@ import { defineConfig } from 'vitest/config';
 
 /** Native state and threads do not mix with worker threads, so every project runs in forked processes. */
 function project(name: string, include: string[], testTimeout: number) {
-  return { test: { name, include, pool: 'forks' as const, testTimeout, hookTimeout: testTimeout } };
+  return {
+    test: {
+      name,
+      include,
+      pool: 'forks' as const,
+      setupFiles: ['test/support/property-seed.ts'],
+      testTimeout,
+      hookTimeout: testTimeout,
+    },
+  };
 }
 
 export default defineConfig({
