@@ -42,11 +42,23 @@ TEST_OBJECTS := $(TEST_SOURCES:%.cpp=$(BUILD)/%.o)
 LIBRARY := $(BUILD)/libds4-cpu.so
 NATIVE_TEST := $(BUILD)/ds4-native-test
 
-.PHONY: all cpu ts test test-native test-unit test-golden test-e2e test-fault lint format docs models bundle bench clean help compiler
+# The simulated device: the CPU's objects, but for the one file that says which devices there are.
+SIM_BUILD := $(patsubst build/cpu%,build/sim%,$(BUILD))
+SIM_SOURCES := $(wildcard native/backend/sim/*.cpp)
+SIM_TEST_SOURCES := $(filter %_test.cpp,$(SIM_SOURCES)) $(wildcard test/native/*.cpp)
+SIM_OBJECTS := $(filter-out %/native/backend/cpu/open_backend.o,$(LIBRARY_OBJECTS)) \
+               $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out %_test.cpp,$(SIM_SOURCES)))
+SIM_TEST_OBJECTS := $(SIM_TEST_SOURCES:%.cpp=$(BUILD)/%.o)
+SIM_LIBRARY := $(SIM_BUILD)/libds4-sim.so
+SIM_TEST := $(SIM_BUILD)/ds4-sim-test
 
-all: ts cpu ## build the command line and the CPU library (the default)
+.PHONY: all cpu sim ts test test-native test-unit test-golden test-e2e test-fault lint format docs models bundle bench clean help compiler
+
+all: ts cpu sim ## build the command line, the CPU library and the simulated device (the default)
 
 cpu: $(LIBRARY) ## build the native CPU library
+
+sim: $(SIM_LIBRARY) ## build the library of a simulated GPU
 
 compiler:
 	@command -v $(firstword $(CXX)) >/dev/null || { echo "ds4: no C++ compiler '$(CXX)' here; install it with: apt-get install g++" >&2; exit 1; }
@@ -58,14 +70,20 @@ $(BUILD)/%.o: %.cpp Makefile | compiler
 
 # Linked aside and renamed, so that a running ds4 keeps the file it has mapped.
 $(LIBRARY): $(LIBRARY_OBJECTS)
+$(SIM_LIBRARY): $(SIM_OBJECTS)
+$(LIBRARY) $(SIM_LIBRARY):
+	@mkdir -p $(@D)
 	@echo "link $@"
 	@$(CXX) -shared -Wl,-soname,$(@F) $(LDFLAGS) -o $@.new $^ && mv -f $@.new $@
 
 $(NATIVE_TEST): $(LIBRARY_OBJECTS) $(TEST_OBJECTS)
+$(SIM_TEST): $(SIM_OBJECTS) $(SIM_TEST_OBJECTS)
+$(NATIVE_TEST) $(SIM_TEST):
+	@mkdir -p $(@D)
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) -o $@ $^
 
--include $(LIBRARY_OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d)
+-include $(LIBRARY_OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(SIM_OBJECTS:.o=.d) $(SIM_TEST_OBJECTS:.o=.d)
 
 include native/backend/gpu/gpu.mk
 
@@ -85,17 +103,19 @@ ts: dist/cli/main.js ## build the command line (TypeScript)
 
 # ---- checks ---------------------------------------------------------------------------------------
 
-test: all $(NATIVE_TEST) gpu-emulated lint ## run every test and the linters
+test: all $(NATIVE_TEST) $(SIM_TEST) gpu-emulated lint ## run every test and the linters
 	@mkdir -p build/results && rm -f build/results/*
 	$(NATIVE_TEST) | tee build/results/native.log
+	$(SIM_TEST) | tee build/results/sim.log
 	build/emulated32/ds4-gpu-test > build/results/gpu32.log & narrow=$$!; wide=0; \
 	build/emulated64/ds4-gpu-test > build/results/gpu64.log || wide=$$?; \
 	status=0; wait $$narrow || status=$$?; cat build/results/gpu32.log build/results/gpu64.log; exit $$((status | wide))
 	status=0; npx vitest run --reporter=default --reporter=json --outputFile.json=build/results/vitest.json || status=$$?; \
 	node tools/test-summary.mjs build/results/*.log build/results/vitest.json && exit $$status
 
-test-native: $(NATIVE_TEST) ## run the native tests (SANITIZE=address,undefined or thread to instrument them)
+test-native: $(NATIVE_TEST) $(SIM_TEST) ## run the native tests (SANITIZE=address,undefined or thread to instrument them)
 	$(NATIVE_TEST)
+	$(SIM_TEST)
 
 test-unit: node_modules/.package-lock.json ## run the tests that need no build
 	npm run --silent test

@@ -239,10 +239,13 @@ TEST(null_where_something_is_needed_is_an_argument_error) {
 
 TEST(choices_this_library_does_not_know_are_refused) {
     for (auto change :
-         {+[](ds4_load_plan &plan) { plan.arithmetic = 2; }, +[](ds4_load_plan &plan) { plan.source = 2; },
+         {+[](ds4_load_plan &plan) { plan.arithmetic = 2; }, +[](ds4_load_plan &plan) { plan.source = 3; },
           +[](ds4_load_plan &plan) { plan.warm = 2; }, +[](ds4_load_plan &plan) { plan.instruction_set = 4; },
-          +[](ds4_load_plan &plan) { plan.placement = 3; }, +[](ds4_load_plan &plan) { plan.check_tensors = 2; },
-          +[](ds4_load_plan &plan) { plan.upload_threads = 257; }, +[](ds4_load_plan &plan) { plan.upload_slots = 4097; }}) {
+          +[](ds4_load_plan &plan) { plan.placement = 4; }, +[](ds4_load_plan &plan) { plan.check_tensors = 2; },
+          +[](ds4_load_plan &plan) { plan.upload_threads = 257; }, +[](ds4_load_plan &plan) { plan.upload_slots = 4097; },
+          +[](ds4_load_plan &plan) { plan.lock_weights = 2; }, +[](ds4_load_plan &plan) { plan.expert_policy = 2; },
+          +[](ds4_load_plan &plan) { plan.pin_copies = 2; }, +[](ds4_load_plan &plan) { plan.drop_read_pages = 2; },
+          +[](ds4_load_plan &plan) { plan.read_threads = 257; }, +[](ds4_load_plan &plan) { plan.page_slots = 4097; }}) {
         Arguments arguments;
         change(arguments.plan);
         CHECK(arguments.fails() == DS4_E_ARGUMENT);

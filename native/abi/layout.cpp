@@ -84,7 +84,33 @@ constexpr uint32_t kLoadPlan[] = {
     DS4_AT(ds4_load_plan, upload_slots),
     DS4_AT(ds4_load_plan, upload_slot_bytes),
     DS4_AT(ds4_load_plan, check_tensors),
+    DS4_AT(ds4_load_plan, lock_weights),
+    DS4_AT(ds4_load_plan, expert_slot_bytes),
+    DS4_AT(ds4_load_plan, expert_transit_bytes),
+    DS4_AT(ds4_load_plan, expert_host_bytes),
+    DS4_AT(ds4_load_plan, device_weight_bytes),
+    DS4_AT(ds4_load_plan, expert_policy),
+    DS4_AT(ds4_load_plan, read_threads),
+    DS4_AT(ds4_load_plan, page_slots),
+    DS4_AT(ds4_load_plan, pin_copies),
+    DS4_AT(ds4_load_plan, drop_read_pages),
     DS4_AT(ds4_load_plan, reserved),
+};
+
+constexpr uint32_t kSimulation[] = {
+    sizeof(ds4_simulation),
+    DS4_AT(ds4_simulation, size),
+    DS4_AT(ds4_simulation, kind),
+    DS4_AT(ds4_simulation, vram_bytes),
+    DS4_AT(ds4_simulation, used_bytes),
+    DS4_AT(ds4_simulation, link_bytes_per_second),
+    DS4_AT(ds4_simulation, mapped_bytes_per_second),
+    DS4_AT(ds4_simulation, disk_bytes_per_second),
+    DS4_AT(ds4_simulation, link_ns),
+    DS4_AT(ds4_simulation, disk_ns),
+    DS4_AT(ds4_simulation, fail_call),
+    DS4_AT(ds4_simulation, fail_count),
+    DS4_AT(ds4_simulation, fail_at),
 };
 
 constexpr uint32_t kModelArgs[] = {
@@ -110,6 +136,7 @@ constexpr uint32_t kModelInfo[] = {
     DS4_AT(ds4_model_info, weight_bytes),
     DS4_AT(ds4_model_info, mapped_bytes),
     DS4_AT(ds4_model_info, device_bytes),
+    DS4_AT(ds4_model_info, locked_bytes),
 };
 
 constexpr uint32_t kSessionArgs[] = {
@@ -177,9 +204,11 @@ static_assert(pinned(kDeviceInfo, {224, 0, 4, 8, 12, 16, 24, 32, 160}));
 static_assert(pinned(kTensor, {72, 0, 4, 8, 12, 16, 20, 24, 56, 64}));
 static_assert(pinned(kShape, {160, 0,  4,  8,  12, 16, 20, 24,  28,  32,  36,  40,  44,  48,  52,  56,  60,  64, 68,
                               72,  76, 80, 84, 88, 92, 96, 100, 104, 108, 112, 116, 120, 124, 128, 136, 144, 152}));
-static_assert(pinned(kLoadPlan, {72, 0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 64, 68}));
+static_assert(pinned(kLoadPlan, {128, 0,  4,  8,  12, 16, 20, 24, 28, 32,  36,  40,  44,  48,
+                                 52,  56, 64, 68, 72, 80, 88, 96, 104, 108, 112, 116, 120, 124}));
+static_assert(pinned(kSimulation, {72, 0, 4, 8, 16, 24, 32, 40, 48, 52, 56, 60, 64}));
 static_assert(pinned(kModelArgs, {64, 0, 4, 8, 12, 16, 24, 32, 40, 48, 56}));
-static_assert(pinned(kModelInfo, {40, 0, 4, 8, 12, 16, 24, 32}));
+static_assert(pinned(kModelInfo, {48, 0, 4, 8, 12, 16, 24, 32, 40}));
 static_assert(pinned(kSessionArgs, {24, 0, 4, 8, 16, 20}));
 static_assert(pinned(kSessionSizes, {40, 0, 4, 8, 16, 24, 32}));
 static_assert(pinned(kTapRecord, {24, 0, 4, 8, 16, 20}));
@@ -197,6 +226,7 @@ constexpr NamedLayout kLayouts[] = {
     {"ds4_tensor", kTensor},
     {"ds4_shape", kShape},
     {"ds4_load_plan", kLoadPlan},
+    {"ds4_simulation", kSimulation},
     {"ds4_model_args", kModelArgs},
     {"ds4_model_info", kModelInfo},
     {"ds4_session_args", kSessionArgs},

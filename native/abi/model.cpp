@@ -23,6 +23,7 @@ struct ModelArgs {
 
 constexpr uint32_t kMostUploadThreads = 256;
 constexpr uint32_t kMostUploadSlots = 4096;
+constexpr uint32_t kMostPageSlots = 4096;
 
 void check_choice(const char *name, uint32_t value, uint32_t most) {
     if (value > most) {
@@ -55,10 +56,16 @@ ModelArgs read_args(const ds4_model_args *given) {
         known.files.push_back({args.paths[i], args.path_bytes[i]});
     }
     check_choice("arithmetic", known.plan.arithmetic, DS4_ARITHMETIC_EXACT);
-    check_choice("source", known.plan.source, DS4_SOURCE_READ);
+    check_choice("source", known.plan.source, DS4_SOURCE_DIRECT);
     check_choice("warm", known.plan.warm, 1);
     check_choice("instruction_set", known.plan.instruction_set, DS4_ISA_AVX512);
-    check_choice("placement", known.plan.placement, DS4_PLACE_MAPPED_EXPERTS);
+    check_choice("placement", known.plan.placement, DS4_PLACE_STREAM_EXPERTS);
+    check_choice("lock_weights", known.plan.lock_weights, 1);
+    check_choice("expert_policy", known.plan.expert_policy, DS4_POLICY_LFRU);
+    check_choice("pin_copies", known.plan.pin_copies, 1);
+    check_choice("drop_read_pages", known.plan.drop_read_pages, 1);
+    check_count("read_threads", known.plan.read_threads, kMostUploadThreads);
+    check_count("page_slots", known.plan.page_slots, kMostPageSlots);
     check_choice("check_tensors", known.plan.check_tensors, 1);
     check_count("upload_threads", known.plan.upload_threads, kMostUploadThreads);
     check_count("upload_slots", known.plan.upload_slots, kMostUploadSlots);
@@ -67,14 +74,22 @@ ModelArgs read_args(const ds4_model_args *given) {
 
 runtime::WeightPlan weight_plan(const ds4_load_plan &plan) {
     runtime::WeightPlan known;
-    known.source = plan.source == DS4_SOURCE_READ ? runtime::WeightSource::read : runtime::WeightSource::mmap;
+    switch (plan.source) {
+    case DS4_SOURCE_READ: known.source = runtime::WeightSource::read; break;
+    case DS4_SOURCE_DIRECT: known.source = runtime::WeightSource::direct; break;
+    default: known.source = runtime::WeightSource::mmap; break;
+    }
     switch (plan.placement) {
     case DS4_PLACE_RESIDENT: known.placement = runtime::WeightPlacement::resident; break;
     case DS4_PLACE_MAPPED_EXPERTS: known.placement = runtime::WeightPlacement::mapped_experts; break;
+    case DS4_PLACE_STREAM_EXPERTS: known.placement = runtime::WeightPlacement::stream_experts; break;
     default: break;
     }
-    known.upload = {plan.upload_threads, plan.upload_slots, plan.upload_slot_bytes};
+    known.upload = {plan.upload_threads, plan.upload_slots, plan.upload_slot_bytes, plan.drop_read_pages == 1};
     known.check_upload = plan.check_tensors == 1;
+    known.most_device_bytes = plan.device_weight_bytes;
+    known.pin_copies = plan.pin_copies == 1;
+    known.lock = plan.lock_weights == 1;
     return known;
 }
 
@@ -84,19 +99,29 @@ std::shared_ptr<model::Model> load(const ModelArgs &args) {
     const model::Slice        slice = model::Slice::checked(args.plan, shape);
     args.telemetry->poll_cancel("loading the model");
     args.telemetry->set(DS4_WORD_TOKENS_DONE, 0);
-    args.telemetry->set(DS4_WORD_EVALS, 0);
+    for (size_t word = DS4_WORD_EVALS; word < DS4_WORD_COUNT; ++word) {
+        args.telemetry->set(word, 0);
+    }
     backend::Backend backend = backend::open_backend({
         .device = args.plan.device,
         .threads = args.plan.thread_count,
         .exact = args.plan.arithmetic == DS4_ARITHMETIC_EXACT,
         .instruction_set = args.plan.instruction_set,
         .cancel = args.telemetry->words() + DS4_WORD_CANCEL,
+        .words = args.telemetry->words(),
     });
     const model::WeightSources sources{
         .files = args.files,
         .tensors = args.tensors,
         .plan = weight_plan(args.plan),
         .warm = args.plan.warm == 1,
+        .experts = {.slot_bytes = args.plan.expert_slot_bytes,
+                    .transit_bytes = args.plan.expert_transit_bytes,
+                    .host_bytes = args.plan.expert_host_bytes,
+                    .policy = args.plan.expert_policy == DS4_POLICY_LFRU ? runtime::ReplacementPolicy::lfru
+                                                                        : runtime::ReplacementPolicy::lru},
+        .page_slots = args.plan.page_slots,
+        .read_threads = args.plan.read_threads,
     };
     return std::make_shared<model::Model>(std::move(backend), shape, slice, sources, args.telemetry);
 }
@@ -133,6 +158,7 @@ ds4_status ds4_model_describe(ds4_model *model, ds4_model_info *info, ds4_error 
         filled.instruction_set = known.backend().instruction_set;
         filled.weight_bytes = known.store().weight_bytes();
         filled.mapped_bytes = known.store().mapped_bytes();
+        filled.locked_bytes = known.store().locked_bytes();
         filled.device_bytes = known.backend().device->reads_host_memory() ? 0 : known.store().device_bytes();
         abi::write_struct(info, filled, "ds4_model_info");
     });

@@ -19,6 +19,7 @@ namespace ds4::abi {
 /* Bytes of each struct in the first version of the header: no caller can know less. */
 template <typename Struct> inline constexpr uint32_t kFirstSize = 0;
 template <> inline constexpr uint32_t kFirstSize<ds4_device_info> = 224;
+template <> inline constexpr uint32_t kFirstSize<ds4_simulation> = 72;
 template <> inline constexpr uint32_t kFirstSize<ds4_tensor> = 72;
 template <> inline constexpr uint32_t kFirstSize<ds4_shape> = 160;
 template <> inline constexpr uint32_t kFirstSize<ds4_load_plan> = 48;

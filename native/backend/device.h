@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include <unistd.h>
+
 namespace ds4::backend {
 
 enum class DeviceKind : uint32_t { host = 0, discrete = 1, integrated = 2, simulated = 3 };
@@ -62,15 +64,31 @@ public:
     virtual const std::byte *device_address() const = 0;
 };
 
-/* Pinned buffers through which bytes travel to the device while the next ones are read. One thread per slot may fill and
- * send at a time; different slots are independent. Destroying it waits for what is on its way. */
+/* Memory of the host that kernels of one device may read in place. */
+class PinnedMemory : public HostMapping {
+public:
+    /* As the host writes it. */
+    virtual std::span<std::byte> bytes() const = 0;
+};
+
+/* Pinned buffers through which bytes travel to the device while the next ones are read, beside what ops do. One thread per
+ * slot may fill and send at a time; different slots are independent. Destroying it waits for what is on its way. */
 class UploadRing {
 public:
     virtual ~UploadRing() = default;
-    /* The buffer of a slot, once its last copy has left it. */
+    /* The buffer of a slot, at an address that is a multiple of 4096, once its last copy has left it. */
     virtual std::span<std::byte> wait(size_t slot) = 0;
-    /* Starts copying the first `bytes` of the slot to device memory. */
-    virtual void send(size_t slot, void *to, size_t bytes) = 0;
+    /* Starts copying `bytes` of the slot, from its byte `from` on, to device memory. */
+    virtual void send(size_t slot, void *to, size_t bytes, size_t from = 0) = 0;
+    /* The same for bytes that a HostMapping of this device has pinned, whose host address is `from`. The slot lends its place
+     * in the order only. */
+    virtual void send_pinned(size_t slot, void *to, const std::byte *from, size_t bytes) = 0;
+    /* Whether the slot's last copy has arrived. Does not wait. */
+    virtual bool arrived(size_t slot) = 0;
+    /* What is sent from now on starts after the ops that were called so far: it may overwrite what they read. */
+    virtual void follow_ops() = 0;
+    /* Ops that are called from now on start after what was sent so far has arrived. */
+    virtual void precede_ops() = 0;
     /* Everything that was sent has arrived. Throws Failure(DS4_E_DEVICE). */
     virtual void finish() = 0;
 };
@@ -92,6 +110,11 @@ public:
     /* Throws Failure(DS4_E_NO_MEMORY or DS4_E_DEVICE): the system may refuse to pin a mapping of a file. */
     virtual std::unique_ptr<HostMapping> map_host(std::span<const std::byte> range) = 0;
     virtual std::unique_ptr<UploadRing>  upload_ring(size_t slots, size_t slot_bytes) = 0;
+    /* Zeroed, at a multiple of 4096. Throws Failure(DS4_E_NO_MEMORY or DS4_E_DEVICE). */
+    virtual std::unique_ptr<PinnedMemory> pin_memory(size_t bytes, std::string_view what) = 0;
+
+    /* As pread(2). Here because a simulated device has a disk of its own speed, which may fail. */
+    virtual ssize_t read_file(int descriptor, void *to, size_t bytes, uint64_t offset) const;
 
     /* Zeroed memory, 64-byte aligned, taken from the system only as it is touched where the device can do that.
      * Throws Failure(DS4_E_NO_MEMORY) with `what`, the need and what is free. */
@@ -101,6 +124,10 @@ private:
     friend class Allocation;
     virtual void release(void *data, size_t bytes) noexcept = 0;
 };
+
+inline ssize_t Device::read_file(int descriptor, void *to, size_t bytes, uint64_t offset) const {
+    return ::pread(descriptor, to, bytes, static_cast<off_t>(offset));
+}
 
 inline Allocation::~Allocation() {
     if (device_ != nullptr) {

@@ -18,6 +18,7 @@
 #include <span>
 
 #include "backend/device.h"
+#include "include/ds4.h"
 #include "quant/type.h"
 
 namespace ds4::backend {
@@ -244,6 +245,7 @@ struct ExpertsArgs {
     const Matrix        *shared_down;
     float                shared_clamp;
     float               *out;     /* [tokens, width] */
+    const ExpertAddress *begun = nullptr; /* [experts] the table that begin_experts was given */
 };
 
 /* The best `count` logits of one row, descending, lower id first among equals. When any logit is NaN or +infinity or none
@@ -299,6 +301,11 @@ public:
     virtual void experts(const ExpertsArgs &args) = 0;
     virtual void best(const BestArgs &args) = 0;
 
+    /* The part of experts() that needs no expert but those in the table, whose other entries are null; so it can run while
+     * they arrive. When it returns true, experts() must be called next, with the same arguments, a table in which no chosen
+     * expert is missing, and `begun`; it then does the rest, with the same bits as if nothing had been begun. */
+    virtual bool begin_experts(const ExpertsArgs &) { return false; }
+
     /* Around the ops of an evaluation. When begin_step returns true, an earlier step of the same shape was recorded and now
      * runs again with these tokens at this position: the caller leaves its ops out. A step that fails in the middle ends
      * with abandon_step. Token ids given to ops are part of step.tokens. */
@@ -327,6 +334,7 @@ struct BackendOptions {
     bool     exact = false;       /* float32 throughout */
     uint32_t instruction_set = 0; /* DS4_ISA_* of ds4.h, host backends */
     uint64_t *cancel = nullptr;   /* atomic word; while it is not 0 a long op ends early with DS4_E_CANCELLED */
+    uint64_t *words = nullptr;    /* the DS4_WORD_* of ds4.h, atomic; a simulated device keeps its ledger there */
 };
 
 /* One opened device with its arithmetic. Destroyed last, after everything that holds memory of it. */
@@ -342,5 +350,7 @@ Backend open_backend(const BackendOptions &options);
 /* The devices this library could open. */
 std::unique_ptr<Device> open_device(uint32_t index);
 uint32_t                device_count();
+/* Throws Failure(DS4_E_UNSUPPORTED) where devices are real, DS4_E_ARGUMENT. */
+void simulate(const ds4_simulation &machine);
 
 } // namespace ds4::backend

@@ -75,6 +75,40 @@ typedef struct ds4_device_info {
 DS4_API ds4_status ds4_devices(ds4_device_info *devices /* [capacity] */, uint32_t capacity, uint32_t *count,
                                ds4_error *error);
 
+/* ---- the simulated device ------------------------------------------------------------------ */
+
+/* Calls that a simulated device can make fail. */
+enum {
+    DS4_SIM_CALL_NONE = 0,
+    DS4_SIM_CALL_ALLOCATE = 1,
+    DS4_SIM_CALL_COPY = 2,      /* in, out, within */
+    DS4_SIM_CALL_PIN = 3,       /* rings, pinned memory */
+    DS4_SIM_CALL_MAP = 4,       /* registering host memory */
+    DS4_SIM_CALL_SEND = 5,      /* through a ring */
+    DS4_SIM_CALL_WAIT = 6,      /* for a ring, or for the device */
+    DS4_SIM_CALL_READ = 7,      /* from a file: EIO */
+    DS4_SIM_CALL_MEMORY_INFO = 8, /* then free memory is 0 */
+    DS4_SIM_CALL_COUNT = 9
+};
+
+typedef struct ds4_simulation {
+    uint32_t size;
+    uint32_t kind;              /* DS4_DEVICE_DISCRETE or DS4_DEVICE_INTEGRATED */
+    uint64_t vram_bytes;
+    uint64_t used_bytes;        /* of those, by somebody else */
+    uint64_t link_bytes_per_second;   /* copies between host and device */
+    uint64_t mapped_bytes_per_second; /* kernels that read host memory */
+    uint64_t disk_bytes_per_second;
+    uint32_t link_ns;           /* of each transfer, before its first byte */
+    uint32_t disk_ns;
+    uint32_t fail_call;         /* DS4_SIM_CALL_* */
+    uint32_t fail_count;        /* so many uses fail in a row; 0: all from the first on */
+    uint64_t fail_at;           /* the first use that fails, from 1 */
+} ds4_simulation;
+
+/* What the next devices that the library opens are. DS4_E_UNSUPPORTED in libraries of real devices. */
+DS4_API ds4_status ds4_simulate(const ds4_simulation *machine, ds4_error *error);
+
 /* ---- telemetry ----------------------------------------------------------------------------- */
 
 /* A block of atomic 64-bit words, alive until closed, that the other calls write while they run. */
@@ -87,7 +121,53 @@ enum {
     DS4_WORD_LAYER_COUNT = 5,
     DS4_WORD_TOKENS_DONE = 6, /* tokens evaluated since the model was opened */
     DS4_WORD_EVALS = 7,       /* ds4_eval calls that succeeded */
-    DS4_WORD_COUNT = 32       /* the rest is reserved and zero */
+
+    /* Counters since the model was opened. lookups = device hits + host hits + hits in flight + misses. A lookup is one
+     * expert of one layer in one evaluation, however many of its tokens chose it. */
+    DS4_WORD_EXPERT_LOOKUPS = 8,
+    DS4_WORD_EXPERT_DEVICE_HITS = 9,    /* in device memory (on a host: in the cache) */
+    DS4_WORD_EXPERT_HOST_HITS = 10,     /* in host memory, read by kernels over the bus */
+    DS4_WORD_EXPERT_IN_FLIGHT_HITS = 11, /* asked for before and on its way */
+    DS4_WORD_EXPERT_MISSES = 12,
+    DS4_WORD_EXPERT_EVICTIONS = 13,
+    DS4_WORD_EXPERT_PROMOTIONS = 14,    /* from host to device memory */
+    DS4_WORD_EXPERT_DEMOTIONS = 15,     /* the ones that made room for them */
+    DS4_WORD_EXPERT_TRANSIT = 16,       /* misses that kept no place: they were used once and given up */
+    DS4_WORD_BUS_READ_BYTES = 17,       /* of experts in host memory, once for each evaluation that used them */
+    DS4_WORD_LAYER_LOADS = 18,          /* layers of which a batch needed nearly all experts */
+    DS4_WORD_FILE_READS = 19,
+    DS4_WORD_FILE_READ_BYTES = 20,
+    DS4_WORD_FILE_READ_NS = 21,         /* summed over the threads that read */
+    DS4_WORD_FILE_DIRECT_BYTES = 22,    /* of those, past the page cache */
+    DS4_WORD_FILE_SHORT_READS = 23,
+    DS4_WORD_FILE_RETRIES = 24,
+    DS4_WORD_UPLOAD_BYTES = 25,         /* into device memory, of weights */
+    DS4_WORD_UPLOAD_WAIT_NS = 26,       /* the evaluation stood still for them */
+    DS4_WORD_PAGE_LOADS = 27,
+    DS4_WORD_PAGE_HITS = 28,
+    DS4_WORD_PAGE_PREFETCHED = 29,      /* of the hits, loaded ahead of time */
+    DS4_WORD_PAGE_LATE = 30,            /* still on their way when they were needed */
+    DS4_WORD_PAGE_BYTES = 31,
+
+    /* Gauges. */
+    DS4_WORD_EXPERT_SLOTS = 32,         /* places for experts in device memory */
+    DS4_WORD_EXPERT_SLOTS_USED = 33,
+    DS4_WORD_EXPERT_HOST_PLACES = 34,
+    DS4_WORD_EXPERT_HOST_USED = 35,
+
+    /* The ledger of a simulated device. */
+    DS4_WORD_SIM_TO_DEVICE_BYTES = 40,
+    DS4_WORD_SIM_FROM_DEVICE_BYTES = 41,
+    DS4_WORD_SIM_MAPPED_READ_BYTES = 42, /* kernels read host memory */
+    DS4_WORD_SIM_DISK_BYTES = 43,
+    DS4_WORD_SIM_ALLOCATIONS = 44,       /* alive */
+    DS4_WORD_SIM_ALLOCATED_BYTES = 45,   /* alive */
+    DS4_WORD_SIM_PEAK_BYTES = 46,
+    DS4_WORD_SIM_PINNED_BYTES = 47,      /* alive: rings, pinned memory and mappings */
+    DS4_WORD_SIM_CALLS = 48,             /* that could have been made to fail */
+    DS4_WORD_SIM_NS = 49,                /* what the transfers would have taken, one after another */
+
+    DS4_WORD_COUNT = 64                  /* the rest is reserved and zero */
 };
 enum { DS4_PHASE_IDLE = 0, DS4_PHASE_LOAD = 1, DS4_PHASE_EVAL = 2 };
 
@@ -197,7 +277,9 @@ typedef struct ds4_shape {
 } ds4_shape;
 
 enum { DS4_ARITHMETIC_FAST = 0, DS4_ARITHMETIC_EXACT = 1 };
-enum { DS4_SOURCE_MMAP = 0, DS4_SOURCE_READ = 1 };
+/* DIRECT: read, past the page cache where the file system can do that. */
+enum { DS4_SOURCE_MMAP = 0, DS4_SOURCE_READ = 1, DS4_SOURCE_DIRECT = 2 };
+enum { DS4_POLICY_LRU = 0, DS4_POLICY_LFRU = 1 };
 
 typedef struct ds4_load_plan {
     uint32_t size;
@@ -216,12 +298,25 @@ typedef struct ds4_load_plan {
     uint32_t upload_slots;   /* buffers of the ring; 0: 4 */
     uint64_t upload_slot_bytes; /* 0: 64 MiB */
     uint32_t check_tensors;  /* 1: read a sample of what was uploaded back and compare it with the file */
+    uint32_t lock_weights;   /* 1: weights in host memory may not be swapped out; ds4_model_info says whether the system let us */
+    uint64_t expert_slot_bytes;    /* MAPPED, STREAM: device memory for copies of experts */
+    uint64_t expert_transit_bytes; /* STREAM: device memory for experts that are used once and given up; at least one token's */
+    uint64_t expert_host_bytes;    /* STREAM: pinned host memory for experts that device memory has no place for */
+    uint64_t device_weight_bytes;  /* GPU backends: of the weights that are not routed experts at most so many go into device
+                                      memory; the others stay in the file's mapping, pinned. 0: all */
+    uint32_t expert_policy;  /* DS4_POLICY_*: which expert leaves its slot */
+    uint32_t read_threads;   /* STREAM, paging: readers of missing weights; 0: as many as help */
+    uint32_t page_slots;     /* 0: off. Else the weights of layers that are not routed experts take turns in so many slots */
+    uint32_t pin_copies;     /* 1: what stays in host memory is read into pinned memory instead of pinning the file's mapping */
+    uint32_t drop_read_pages; /* 1: the system need not keep what was uploaded in its page cache */
     uint32_t reserved;
 } ds4_load_plan;
 /* AUTO on a host backend leaves weights where `source` puts them; GPU backends want one of the others.
  * RESIDENT: everything is copied into device memory. MAPPED_EXPERTS: everything but the routed experts is; those stay in the
- * file's mapping, pinned, and kernels read them over the bus. On failure nothing of the device is kept. */
-enum { DS4_PLACE_AUTO = 0, DS4_PLACE_RESIDENT = 1, DS4_PLACE_MAPPED_EXPERTS = 2 };
+ * file's mapping, pinned, and kernels read them over the bus, except for those that have a slot. STREAM_EXPERTS, all backends:
+ * routed experts are read from the file when they are needed, and kept as long as there is room. On failure nothing of the
+ * device is kept. */
+enum { DS4_PLACE_AUTO = 0, DS4_PLACE_RESIDENT = 1, DS4_PLACE_MAPPED_EXPERTS = 2, DS4_PLACE_STREAM_EXPERTS = 3 };
 enum { DS4_ISA_AUTO = 0, DS4_ISA_PLAIN = 1, DS4_ISA_AVX2 = 2, DS4_ISA_AVX512 = 3 };
 
 typedef struct ds4_model_args {
@@ -252,6 +347,7 @@ typedef struct ds4_model_info {
     uint64_t weight_bytes;     /* of the slice */
     uint64_t mapped_bytes;     /* of those, reached through a file mapping */
     uint64_t device_bytes;     /* of those, in the memory of a GPU */
+    uint64_t locked_bytes;     /* host memory that may not be swapped out, as lock_weights asked */
 } ds4_model_info;
 DS4_API ds4_status ds4_model_describe(ds4_model *model, ds4_model_info *info, ds4_error *error);
 

@@ -48,6 +48,10 @@ public:
         return std::make_unique<Ring>(*this, slots, slot_bytes);
     }
 
+    std::unique_ptr<backend::PinnedMemory> pin_memory(size_t bytes, std::string_view) override {
+        return std::make_unique<Pinned>(*this, bytes);
+    }
+
     backend::Allocation allocate(size_t bytes, std::string_view what) override {
         if (bytes > free_bytes) {
             throw Failure(DS4_E_NO_MEMORY, "no room for " + std::string(what));
@@ -107,14 +111,31 @@ private:
         void        *address_;
     };
 
+    class Pinned : public backend::PinnedMemory {
+    public:
+        Pinned(ApartDevice &device, size_t bytes) : memory_(bytes), mapping_(device, memory_) {}
+        const std::byte     *device_address() const override { return mapping_.device_address(); }
+        std::span<std::byte> bytes() const override { return memory_; }
+
+    private:
+        mutable std::vector<std::byte> memory_;
+        Mapping                        mapping_;
+    };
+
     class Ring : public backend::UploadRing {
     public:
         Ring(ApartDevice &device, size_t slots, size_t slot_bytes)
             : device_(device), slots_(slots, std::vector<std::byte>(slot_bytes)) {}
         std::span<std::byte> wait(size_t slot) override { return slots_.at(slot); }
-        void                 send(size_t slot, void *to, size_t bytes) override {
-            std::memcpy(device_.behind(to), slots_[slot].data(), bytes);
+        void                 send(size_t slot, void *to, size_t bytes, size_t from) override {
+            send_pinned(slot, to, slots_[slot].data() + from, bytes);
         }
+        void send_pinned(size_t, void *to, const std::byte *from, size_t bytes) override {
+            std::memcpy(device_.behind(to), from, bytes);
+        }
+        bool arrived(size_t) override { return true; }
+        void follow_ops() override {}
+        void precede_ops() override {}
         void finish() override {}
 
     private:

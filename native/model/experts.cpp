@@ -1,7 +1,45 @@
 /* The FFN sublayer: the chosen experts and the shared one. */
+#include <vector>
+
 #include "model/parts.h"
 
 namespace ds4::model {
+
+namespace {
+
+/* The same args for some of the tokens. */
+backend::ExpertsArgs part_of(const backend::ExpertsArgs &args, int64_t first, int64_t tokens) {
+    backend::ExpertsArgs part = args;
+    part.tokens = tokens;
+    part.x += first * args.width;
+    part.ids += first * args.used;
+    part.weights += first * args.used;
+    part.out += first * args.width;
+    return part;
+}
+
+/* Experts may be absent: they are fetched while those that are here are computed. Where there is no room for all that the
+ * batch needs, its tokens take turns; how a batch is cut changes no value. */
+void stream_experts(const Batch &batch, const Layer &layer, const backend::ExpertsArgs &args) {
+    std::vector<int32_t> ids(static_cast<size_t>(args.tokens * args.used));
+    batch.device.copy_out(ids.data(), args.ids, ids.size() * sizeof(int32_t));
+    for (int64_t first = 0; first < args.tokens;) {
+        const auto rest = std::span<const int32_t>(ids).subspan(static_cast<size_t>(first * args.used));
+        const auto run = layer.experts.begin_run(layer.place, rest, static_cast<size_t>(args.tokens));
+        backend::ExpertsArgs part = part_of(args, first, static_cast<int64_t>(run.tokens));
+        if (run.present != nullptr) {
+            part.table = run.present;
+            part.begun = batch.ops.begin_experts(part) ? run.present : nullptr;
+        }
+        layer.experts.complete_run();
+        part.table = layer.experts.table(layer.place);
+        batch.ops.experts(part);
+        layer.experts.end_run();
+        first += part.tokens;
+    }
+}
+
+} // namespace
 
 void expert_sublayer(const Batch &batch, const Layer &layer) {
     const Shape        &shape = batch.shape;
@@ -12,16 +50,16 @@ void expert_sublayer(const Batch &batch, const Layer &layer) {
 
     collapse_streams(batch, weights.hc_ffn, weights.ffn_norm);
     route(batch, layer);
-    batch.ops.experts({
+    const backend::ExpertsArgs args{
         .tokens = batch.tokens(),
         .width = shape.embedding,
         .expert_width = shape.expert_width,
         .experts = shape.expert_count,
         .used = shape.expert_used,
         .x = work.x,
-        .ids = work.expert_ids,
+        .ids = layer.expert_ids(batch),
         .weights = work.expert_weights,
-        .table = layer.experts,
+        .table = layer.experts.table(layer.place),
         .gate_up_type = weights.gate_up_type,
         .down_type = weights.down_type,
         .clamp = shape.clamp_routed[index],
@@ -30,7 +68,12 @@ void expert_sublayer(const Batch &batch, const Layer &layer) {
         .shared_down = shared ? &weights.shared_down : nullptr,
         .shared_clamp = shape.clamp_shared[index],
         .out = work.y,
-    });
+    };
+    if (layer.experts.streams()) {
+        stream_experts(batch, layer, args);
+    } else {
+        batch.ops.experts(args);
+    }
     batch.taps.record_rows(DS4_TAP_FFN_OUT, layer.index, batch.position, work.y, batch.tokens(), shape.embedding);
     spread_over_streams(batch, layer, batch.work.results.bad_layer);
     batch.taps.record_rows(DS4_TAP_HIDDEN, layer.index, batch.position, work.streams, batch.tokens(),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "failure.h"
 
@@ -68,15 +69,24 @@ void run_layers(const Graph &graph, const Batch &batch, const runtime::KvCache &
     for (int64_t index = graph.slice.first; index <= graph.slice.last; ++index) {
         telemetry.poll_cancel("the evaluation");
         telemetry.set(DS4_WORD_LAYER, static_cast<uint64_t>(index));
+        const auto  place = static_cast<size_t>(index - graph.slice.first);
         const Layer layer{
             .index = index,
+            .place = place,
             .weights = graph.weights.layer(index),
-            .experts = graph.weights.experts(index),
-            .kv = kv.layer(static_cast<size_t>(index - graph.slice.first)),
+            .experts = graph.weights.experts(),
+            .kv = kv.layer(place),
             .rope = graph.ropes.for_ratio(batch.shape.ratio(index)),
         };
+        runtime::WeightPager *const pager = graph.weights.pager();
+        if (pager != nullptr) {
+            pager->enter(place);
+        }
         attention_sublayer(batch, layer);
         expert_sublayer(batch, layer);
+        if (pager != nullptr) {
+            pager->leave(place);
+        }
         if (request.step_shape == 0) {
             batch.ops.pace();
         }
@@ -127,11 +137,23 @@ void fetch_results(const Batch &batch, const GraphRequest &request, uint64_t byt
     }
 }
 
+/* Lets the experts that were used often come nearer. */
+void tell_choices(const Graph &graph, const Batch &batch) {
+    runtime::ExpertStore &experts = graph.weights.experts();
+    std::vector<int32_t>  ids;
+    if (experts.learns() && !experts.streams()) {
+        ids.resize(static_cast<size_t>(graph.slice.layers() * batch.tokens() * batch.shape.expert_used));
+        batch.device.copy_out(ids.data(), batch.work.expert_ids, ids.size() * sizeof(int32_t));
+    }
+    experts.end_step(ids, batch.token_ids.size());
+}
+
 } // namespace
 
 void evaluate(const Graph &graph, const Batch &batch, const runtime::KvCache &kv, const GraphRequest &request) {
     const uint64_t result_bytes = place_results(request, batch.work.result_block, batch.work.results);
     prepare_results(batch);
+    graph.weights.experts().begin_step();
     if (!graph.slice.embedding) {
         batch.device.copy_in(batch.work.streams, request.hidden_in, stream_bytes(batch));
     }
@@ -143,6 +165,7 @@ void evaluate(const Graph &graph, const Batch &batch, const runtime::KvCache &kv
         step.end();
     }
     fetch_results(batch, request, result_bytes);
+    tell_choices(graph, batch);
 }
 
 } // namespace ds4::model

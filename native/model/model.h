@@ -24,6 +24,8 @@ public:
     const Slice                &slice() const { return slice_; }
     const backend::Backend     &backend() const { return backend_; }
     const runtime::WeightStore &store() const { return weights_.store(); }
+    /* Whether two steps of the same shape issue the same calls: not when weights come and go. */
+    bool steps_repeat() const { return !weights_.experts().streams() && weights_.pager() == nullptr; }
     runtime::Telemetry         &telemetry() const { return *telemetry_; }
     Graph                       graph() const { return {shape_, slice_, weights_, ropes_, *telemetry_}; }
 

@@ -31,10 +31,17 @@ struct Batch {
 
 struct Layer {
     int64_t                       index;
+    size_t                        place;   /* in the slice */
     const LayerWeights           &weights;
-    const backend::ExpertAddress *experts; /* [expert_count] */
+    runtime::ExpertStore         &experts;
     const runtime::LayerKv       &kv;
     backend::Rope                 rope;
+
+    /* [tokens, used] the experts that the batch's tokens go to. Every layer has an array of its own, one after another, so that
+     * one copy tells what a whole evaluation chose. */
+    int32_t *expert_ids(const Batch &batch) const {
+        return batch.work.expert_ids + static_cast<int64_t>(place) * batch.tokens() * batch.shape.expert_used;
+    }
 };
 
 /* hyper_connection.cpp: the residual streams before and after a sublayer. With `bad_layer`, a layer after which they are no

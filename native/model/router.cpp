@@ -13,7 +13,7 @@ void tap_choice(const Batch &batch, const Layer &layer) {
         return;
     }
     const auto                 used = static_cast<size_t>(batch.shape.expert_used);
-    const std::vector<int32_t> ids = batch.taps.fetch({batch.work.expert_ids, batch.token_ids.size() * used});
+    const std::vector<int32_t> ids = batch.taps.fetch({layer.expert_ids(batch), batch.token_ids.size() * used});
     for (size_t token = 0; token < batch.token_ids.size(); ++token) {
         const std::span<float> to = batch.taps.add(DS4_TAP_EXPERTS, layer.index, batch.position + token, 2 * used);
         if (to.empty()) {
@@ -41,7 +41,7 @@ void route(const Batch &batch, const Layer &layer) {
         .token_ids = batch.token_ids.data(),
         .normalise = shape.normalise_weights,
         .scale = shape.expert_scale,
-        .ids = work.expert_ids,
+        .ids = layer.expert_ids(batch),
         .weights = work.expert_weights,
     });
     tap_choice(batch, layer);

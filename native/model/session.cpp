@@ -173,7 +173,7 @@ void Session::check_outputs(const EvalRequest &request) const {
 }
 
 uint64_t Session::step_shape(const Batch &batch, const EvalRequest &request, bool head) {
-    if (request.tokens.size() != 1 || request.tap_mask != 0) {
+    if (request.tokens.size() != 1 || request.tap_mask != 0 || !model_->steps_repeat()) {
         return 0;
     }
     const Slice &slice = model_->slice();

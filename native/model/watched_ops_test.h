@@ -30,6 +30,10 @@ public:
     void route(const backend::RouteArgs &args) override { call(&Ops::route, args); }
     void experts(const backend::ExpertsArgs &args) override { call(&Ops::experts, args); }
     void best(const backend::BestArgs &args) override { call(&Ops::best, args); }
+    bool begin_experts(const backend::ExpertsArgs &args) override {
+        before_();
+        return real_->begin_experts(args);
+    }
     bool supports(quant::Type type) const override { return real_->supports(type); }
 
     bool            begin_step(const backend::Step &step) override { return real_->begin_step(step); }

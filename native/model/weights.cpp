@@ -20,8 +20,8 @@ int64_t row_bytes(quant::Type type, int64_t columns) {
     return columns / block.values * block.bytes;
 }
 
-runtime::WeightUse use_of(TensorKind kind) {
-    switch (kind) {
+runtime::WeightUse use_of(const ExpectedTensor &tensor, bool paging) {
+    switch (tensor.kind) {
     case TensorKind::vector:
     case TensorKind::hash:
         return runtime::WeightUse::host;
@@ -30,8 +30,15 @@ runtime::WeightUse use_of(TensorKind kind) {
     case TensorKind::matrix:
         break;
     }
-    return runtime::WeightUse::kernels;
+    if (tensor.role == DS4_ROLE_TOKEN_EMBEDDING) {
+        return runtime::WeightUse::rows;
+    }
+    return paging && tensor.layer >= 0 ? runtime::WeightUse::paged : runtime::WeightUse::kernels;
 }
+
+/* Several pieces of an expert are read at a time, each by another thread; a piece should be large enough for a drive's full
+ * rate, and its buffer small enough that all of them together do not matter. */
+constexpr uint64_t kMostFetchBytes = 4u << 20;
 
 runtime::WeightStore load(backend::Backend &backend, std::span<const ExpectedTensor> expected,
                           const WeightSources &sources, std::vector<quant::Type> &types,
@@ -42,7 +49,7 @@ runtime::WeightStore load(backend::Backend &backend, std::span<const ExpectedTen
         const ds4_tensor &tensor = sources.tensors[matched[i]];
         types.push_back(static_cast<quant::Type>(tensor.type));
         ranges.push_back({tensor.file, tensor.offset, tensor.bytes, tensor_name(expected[i].role, expected[i].layer),
-                          use_of(expected[i].kind)});
+                          use_of(expected[i], sources.page_slots > 0)});
     }
     return {*backend.device, sources.files, ranges, sources.plan, telemetry};
 }
@@ -68,9 +75,14 @@ bool may_be_arranged(const ExpectedTensor &tensor) {
 Weights::Weights(backend::Backend &backend, const Shape &shape, const Slice &slice, const WeightSources &sources,
                  runtime::Telemetry &telemetry)
     : first_(slice.first), expected_(expected_tensors(shape, slice)),
-      store_(load(backend, expected_, sources, types_, telemetry)),
-      experts_(*backend.device, static_cast<size_t>(slice.layers()), static_cast<size_t>(shape.expert_count)) {
+      store_(load(backend, expected_, sources, types_, telemetry)) {
     copy_small(*backend.device, shape);
+    if (sources.page_slots > 0 || sources.plan.placement == runtime::WeightPlacement::stream_experts) {
+        queue_ = std::make_unique<runtime::FetchQueue>(*backend.device, sources.read_threads, kMostFetchBytes, telemetry);
+    }
+    if (sources.page_slots > 0) {
+        open_pager(*backend.device, slice, sources.page_slots, telemetry);
+    }
     bind_matrices(*backend.ops);
     if (slice.embedding) {
         embedding_ = matrix(DS4_ROLE_TOKEN_EMBEDDING, -1);
@@ -83,7 +95,7 @@ Weights::Weights(backend::Backend &backend, const Shape &shape, const Slice &sli
         head_.norm = vector(DS4_ROLE_OUTPUT_NORM, -1);
         head_.output = matrix(DS4_ROLE_OUTPUT, -1);
     }
-    place_experts(shape, slice);
+    place_experts(*backend.device, shape, slice, sources, telemetry);
     if (sources.warm) {
         store_.warm(telemetry);
     }
@@ -124,6 +136,31 @@ void Weights::copy_small(backend::Device &device, const Shape &shape) {
     device.copy_in(small_.as<void>(), host.data(), host.size());
 }
 
+/* A page is what the layer's ops read as it is in the file, in the order of the catalogue. */
+void Weights::open_pager(backend::Device &device, const Slice &slice, uint32_t slots, runtime::Telemetry &telemetry) {
+    std::vector<std::vector<runtime::PagePart>> pages(static_cast<size_t>(slice.layers()));
+    for (size_t i = 0; i < expected_.size(); ++i) {
+        if (use_of(expected_[i], true) == runtime::WeightUse::paged) {
+            const uint64_t bytes = static_cast<uint64_t>(expected_[i].rows) *
+                                   static_cast<uint64_t>(row_bytes(types_[i], expected_[i].columns));
+            pages[static_cast<size_t>(expected_[i].layer - first_)].push_back({&store_.source(i), store_.offset(i), bytes});
+        }
+    }
+    pager_ = std::make_unique<runtime::WeightPager>(device, *queue_, pages, slots, telemetry);
+}
+
+const std::byte *Weights::address(size_t tensor) const {
+    const ExpectedTensor &wanted = expected_[tensor];
+    if (pager_ == nullptr || use_of(wanted, true) != runtime::WeightUse::paged) {
+        return store_.address(tensor);
+    }
+    size_t part = 0;
+    for (size_t i = 0; i < tensor; ++i) {
+        part += expected_[i].layer == wanted.layer && use_of(expected_[i], true) == runtime::WeightUse::paged ? 1 : 0;
+    }
+    return pager_->address(static_cast<size_t>(wanted.layer - first_), part);
+}
+
 void Weights::bind_matrices(backend::Ops &ops) {
     matrices_.resize(expected_.size());
     for (size_t i = 0; i < expected_.size(); ++i) {
@@ -136,7 +173,7 @@ void Weights::bind_matrices(backend::Ops &ops) {
                         .rows = tensor.rows,
                         .columns = tensor.columns,
                         .row_bytes = row_bytes(types_[i], tensor.columns),
-                        .data = store_.address(i)};
+                        .data = address(i)};
         if (may_be_arranged(tensor) && store_.owned_by_device(i)) {
             matrices_[i] = ops.arrange(matrices_[i]);
         }
@@ -209,18 +246,23 @@ LayerWeights Weights::bind_layer(const Shape &shape, int64_t layer) const {
     return bound;
 }
 
-void Weights::place_experts(const Shape &shape, const Slice &slice) {
+void Weights::place_experts(backend::Device &device, const Shape &shape, const Slice &slice, const WeightSources &sources,
+                            runtime::Telemetry &telemetry) {
+    std::vector<runtime::ExpertLayer> layers;
     for (int64_t layer = slice.first; layer <= slice.last; ++layer) {
-        const backend::Matrix &gate = matrix(DS4_ROLE_EXPERT_GATE, layer);
-        const backend::Matrix &up = matrix(DS4_ROLE_EXPERT_UP, layer);
-        const backend::Matrix &down = matrix(DS4_ROLE_EXPERT_DOWN, layer);
-        for (int64_t expert = 0; expert < shape.expert_count; ++expert) {
-            experts_.at(static_cast<size_t>(layer - slice.first), static_cast<size_t>(expert)) = {
-                gate.data + expert * gate.rows * gate.row_bytes, up.data + expert * up.rows * up.row_bytes,
-                down.data + expert * down.rows * down.row_bytes};
+        runtime::ExpertLayer &matrices = layers.emplace_back();
+        size_t                part = 0;
+        for (const uint32_t role : {DS4_ROLE_EXPERT_GATE, DS4_ROLE_EXPERT_UP, DS4_ROLE_EXPERT_DOWN}) {
+            const size_t           tensor = find(role, layer);
+            const backend::Matrix &first = matrices_[tensor];
+            matrices[part++] = {&store_.source(tensor), store_.offset(tensor),
+                                static_cast<uint64_t>(first.rows) * static_cast<uint64_t>(first.row_bytes), first.data,
+                                store_.pinned_address(tensor)};
         }
     }
-    experts_.upload();
+    experts_ = std::make_unique<runtime::ExpertStore>(device, queue_.get(), layers, static_cast<size_t>(shape.expert_count),
+                                                      static_cast<size_t>(shape.expert_used), sources.experts, telemetry);
+    experts_->fill_slots(sources.plan.upload);
 }
 
 } // namespace ds4::model

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,8 +11,10 @@
 #include "backend/ops.h"
 #include "model/catalogue.h"
 #include "model/shape.h"
-#include "runtime/expert_table.h"
+#include "runtime/expert_store.h"
+#include "runtime/fetch_queue.h"
 #include "runtime/telemetry.h"
+#include "runtime/weight_pager.h"
 #include "runtime/weight_store.h"
 
 namespace ds4::model {
@@ -69,6 +72,9 @@ struct WeightSources {
     std::span<const ds4_tensor>          tensors;
     runtime::WeightPlan                  plan;
     bool                                 warm;
+    runtime::ExpertPlan                  experts = {};
+    uint32_t                             page_slots = 0;   /* 0: no paging */
+    uint32_t                             read_threads = 0; /* of streaming and paging; 0: as many as help */
 };
 
 class Weights {
@@ -80,9 +86,10 @@ public:
     const backend::Matrix         &embedding() const { return embedding_; }
     const HeadWeights             &head() const { return head_; }
     const LayerWeights            &layer(int64_t layer) const { return layers_[static_cast<size_t>(layer - first_)]; }
-    const backend::ExpertAddress  *experts(int64_t layer) const {
-        return experts_.layer(static_cast<size_t>(layer - first_));
-    }
+    /* They move while the model is used; which layer of them is meant is counted from the first of the slice. */
+    runtime::ExpertStore       &experts() const { return *experts_; }
+    /* nullptr without paging. Pages are layers, counted likewise. */
+    runtime::WeightPager       *pager() const { return pager_.get(); }
     const runtime::WeightStore &store() const { return store_; }
 
 private:
@@ -95,7 +102,10 @@ private:
     void                   bind_matrices(backend::Ops &ops);
     LayerWeights           bind_layer(const Shape &shape, int64_t layer) const;
     HyperConnectionWeights bind_hyper_connection(uint32_t fn, uint32_t base, uint32_t scale, int64_t layer) const;
-    void                   place_experts(const Shape &shape, const Slice &slice);
+    void                   open_pager(backend::Device &device, const Slice &slice, uint32_t slots, runtime::Telemetry &telemetry);
+    const std::byte       *address(size_t tensor) const;
+    void place_experts(backend::Device &device, const Shape &shape, const Slice &slice, const WeightSources &sources,
+                       runtime::Telemetry &telemetry);
 
     int64_t                      first_;
     std::vector<ExpectedTensor>  expected_;
@@ -107,7 +117,9 @@ private:
     backend::Matrix              embedding_;
     HeadWeights                  head_;
     std::vector<LayerWeights>    layers_;
-    runtime::ExpertTable         experts_;
+    std::unique_ptr<runtime::FetchQueue>  queue_;
+    std::unique_ptr<runtime::WeightPager> pager_;
+    std::unique_ptr<runtime::ExpertStore> experts_;
 };
 
 } // namespace ds4::model

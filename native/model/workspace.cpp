@@ -56,7 +56,7 @@ uint64_t Workspace::place(const Shape &shape, const Slice &slice, int64_t chunk,
     take(output_low, chunk, shape.output_groups * shape.output_rank);
 
     take(router_logits, chunk, shape.expert_count);
-    take_ids(expert_ids, chunk, shape.expert_used);
+    take_ids(expert_ids, chunk, slice.layers() * shape.expert_used);
     take(expert_weights, chunk, shape.expert_used);
 
     if (slice.head) {

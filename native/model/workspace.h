@@ -49,7 +49,7 @@ struct Workspace {
     float *output_low = nullptr;    /* [T, groups, rank] */
 
     float   *router_logits = nullptr;  /* [T, experts] */
-    int32_t *expert_ids = nullptr;     /* [T, used] */
+    int32_t *expert_ids = nullptr;     /* [layers of the slice, T, used] */
     float   *expert_weights = nullptr; /* [T, used] */
 
     float *head_x = nullptr; /* [head_rows, embedding] */

@@ -14,24 +14,47 @@ class ExpertTable {
 public:
     ExpertTable(backend::Device &device, size_t layer_count, size_t expert_count)
         : device_(device), expert_count_(expert_count), entries_(layer_count * expert_count),
-          mirror_(device.allocate(bytes(), "the table of experts")) {}
+          is_new_(layer_count, true),
+          mirror_(device.allocate((layer_count + 1) * row_bytes(), "the table of experts")) {}
 
-    backend::ExpertAddress &at(size_t layer, size_t expert) { return entries_[layer * expert_count_ + expert]; }
+    const backend::ExpertAddress &at(size_t layer, size_t expert) const { return entries_[layer * expert_count_ + expert]; }
+    void                          set(size_t layer, size_t expert, const backend::ExpertAddress &address) {
+        entries_[layer * expert_count_ + expert] = address;
+        is_new_[layer] = true;
+    }
 
-    /* Lets kernels see what was written. */
-    void upload() { device_.copy_in(mirror_.as<void>(), entries_.data(), bytes()); }
+    /* Lets ops that are called from now on see what was written of a layer. */
+    void publish(size_t layer) {
+        if (is_new_[layer]) {
+            device_.copy_in(row(layer), &entries_[layer * expert_count_], row_bytes());
+            is_new_[layer] = false;
+        }
+    }
+    void publish_all() {
+        for (size_t layer = 0; layer < is_new_.size(); ++layer) {
+            publish(layer);
+        }
+    }
 
     /* Device address of the [expert_count] entries of one layer. */
-    const backend::ExpertAddress *layer(size_t layer) const {
-        return mirror_.as<backend::ExpertAddress>() + layer * expert_count_;
+    const backend::ExpertAddress *layer(size_t layer) const { return row(layer); }
+
+    /* A copy of one layer's entries as they are now, for begin_experts; there is one such copy for all layers. */
+    const backend::ExpertAddress *present(size_t layer) {
+        device_.copy_in(row(is_new_.size()), &entries_[layer * expert_count_], row_bytes());
+        return row(is_new_.size());
     }
 
 private:
-    size_t bytes() const { return entries_.size() * sizeof(backend::ExpertAddress); }
+    size_t row_bytes() const { return expert_count_ * sizeof(backend::ExpertAddress); }
+    backend::ExpertAddress *row(size_t layer) const {
+        return mirror_.as<backend::ExpertAddress>() + layer * expert_count_;
+    }
 
     backend::Device                    &device_;
     size_t                              expert_count_;
     std::vector<backend::ExpertAddress> entries_;
+    std::vector<bool>                   is_new_;
     backend::Allocation                 mirror_;
 };
 

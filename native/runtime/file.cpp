@@ -29,6 +29,24 @@ struct stat status_of(int descriptor, const std::string &path) {
     return status;
 }
 
+ssize_t read_through(const backend::Device *device, int descriptor, void *to, size_t bytes, uint64_t offset) {
+    return device != nullptr ? device->read_file(descriptor, to, bytes, offset)
+                             : ::pread(descriptor, to, bytes, static_cast<off_t>(offset));
+}
+
+/* What every drive and file system takes, unless the system says that this one wants more. */
+constexpr uint64_t kUsualAlignment = 4096;
+
+uint64_t direct_alignment([[maybe_unused]] int descriptor) {
+#if defined(STATX_DIOALIGN)
+    struct statx status {};
+    if (::statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 && (status.stx_mask & STATX_DIOALIGN) != 0) {
+        return std::max<uint64_t>({kUsualAlignment, status.stx_dio_offset_align, status.stx_dio_mem_align});
+    }
+#endif
+    return kUsualAlignment;
+}
+
 } // namespace
 
 void read_fully(const ByteSource &source, std::span<std::byte> to, uint64_t offset) {
@@ -54,7 +72,8 @@ void read_fully(const ByteSource &source, std::span<std::byte> to, uint64_t offs
     }
 }
 
-ReadOnlyFile::ReadOnlyFile(std::string path, uint64_t expected_bytes) : path_(std::move(path)) {
+ReadOnlyFile::ReadOnlyFile(std::string path, uint64_t expected_bytes, const backend::Device *device)
+    : path_(std::move(path)), device_(device) {
     /* O_NONBLOCK so that a pipe put in the file's place is refused below instead of waited for. */
     do {
         descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -87,10 +106,41 @@ ReadOnlyFile::~ReadOnlyFile() {
 }
 
 ReadOnlyFile::ReadOnlyFile(ReadOnlyFile &&other) noexcept
-    : path_(std::move(other.path_)), bytes_(other.bytes_), descriptor_(std::exchange(other.descriptor_, -1)) {}
+    : path_(std::move(other.path_)), bytes_(other.bytes_), descriptor_(std::exchange(other.descriptor_, -1)),
+      device_(other.device_) {}
 
 ssize_t ReadOnlyFile::read_some(void *to, size_t bytes, uint64_t offset) const {
-    return ::pread(descriptor_, to, bytes, static_cast<off_t>(offset));
+    return read_through(device_, descriptor_, to, bytes, offset);
+}
+
+void ReadOnlyFile::forget(uint64_t offset, uint64_t bytes) const {
+    /* Advice: where the system does not take it, nothing is lost. */
+    static_cast<void>(::posix_fadvise(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED));
+}
+
+std::unique_ptr<DirectFile> DirectFile::open(const ReadOnlyFile &file, const backend::Device *device) {
+    int descriptor = -1;
+    do {
+        descriptor = ::open(file.path().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_DIRECT);
+    } while (descriptor < 0 && errno == EINTR);
+    if (descriptor < 0) {
+        return nullptr;
+    }
+    /* It must be the file that was checked, not one that took its name since. */
+    struct stat here {};
+    struct stat there {};
+    if (::fstat(descriptor, &here) != 0 || ::fstat(file.descriptor(), &there) != 0 || here.st_ino != there.st_ino ||
+        here.st_dev != there.st_dev) {
+        ::close(descriptor);
+        return nullptr;
+    }
+    return std::unique_ptr<DirectFile>(new DirectFile(file.path(), descriptor, direct_alignment(descriptor), device));
+}
+
+DirectFile::~DirectFile() { ::close(descriptor_); }
+
+ssize_t DirectFile::read_some(void *to, size_t bytes, uint64_t offset) const {
+    return read_through(device_, descriptor_, to, bytes, offset);
 }
 
 void ReadOnlyFile::check_not_shrunk() const {

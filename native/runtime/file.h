@@ -3,10 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include <sys/types.h>
+
+#include "backend/device.h"
 
 namespace ds4::runtime {
 
@@ -17,6 +21,8 @@ public:
 
     /* As pread(2): bytes read, 0 at the end, -1 with errno. */
     virtual ssize_t read_some(void *to, size_t bytes, uint64_t offset) const = 0;
+    /* The system need not keep this part in its page cache. */
+    virtual void forget(uint64_t, uint64_t) const {}
     /* Names the file in sentences. */
     virtual const std::string &path() const = 0;
 };
@@ -28,8 +34,9 @@ void read_fully(const ByteSource &source, std::span<std::byte> to, uint64_t offs
 /* A regular file, opened read-only and closed on exec. */
 class ReadOnlyFile : public ByteSource {
 public:
-    /* Throws Failure(DS4_E_IO) when it cannot be opened, is no regular file, or has not `expected_bytes`. */
-    ReadOnlyFile(std::string path, uint64_t expected_bytes);
+    /* `device` has the disk that the file lies on. Throws Failure(DS4_E_IO) when the file cannot be opened, is no regular file,
+     * or has not `expected_bytes`. */
+    ReadOnlyFile(std::string path, uint64_t expected_bytes, const backend::Device *device = nullptr);
     ~ReadOnlyFile() override;
     ReadOnlyFile(ReadOnlyFile &&other) noexcept;
     ReadOnlyFile &operator=(ReadOnlyFile &&) = delete;
@@ -37,6 +44,7 @@ public:
     ReadOnlyFile &operator=(const ReadOnlyFile &) = delete;
 
     ssize_t            read_some(void *to, size_t bytes, uint64_t offset) const override;
+    void               forget(uint64_t offset, uint64_t bytes) const override;
     const std::string &path() const override { return path_; }
     uint64_t           bytes() const { return bytes_; }
     int                descriptor() const { return descriptor_; }
@@ -47,9 +55,34 @@ public:
     void check_not_shrunk() const;
 
 private:
-    std::string path_;
-    uint64_t    bytes_ = 0;
-    int         descriptor_ = -1;
+    std::string            path_;
+    uint64_t               bytes_ = 0;
+    int                    descriptor_ = -1;
+    const backend::Device *device_;
+};
+
+/* The same file once more, read past the page cache: offsets, lengths and addresses must be multiples of alignment(). Opened
+ * anew, never a duplicate of another descriptor, which would share the flag. */
+class DirectFile : public ByteSource {
+public:
+    /* nullptr when the file system cannot do that. */
+    static std::unique_ptr<DirectFile> open(const ReadOnlyFile &file, const backend::Device *device);
+    ~DirectFile() override;
+    DirectFile(const DirectFile &) = delete;
+    DirectFile &operator=(const DirectFile &) = delete;
+
+    ssize_t            read_some(void *to, size_t bytes, uint64_t offset) const override;
+    const std::string &path() const override { return path_; }
+    uint64_t           alignment() const { return alignment_; }
+
+private:
+    DirectFile(std::string path, int descriptor, uint64_t alignment, const backend::Device *device)
+        : path_(std::move(path)), descriptor_(descriptor), alignment_(alignment), device_(device) {}
+
+    std::string            path_;
+    int                    descriptor_;
+    uint64_t               alignment_;
+    const backend::Device *device_;
 };
 
 /* A shared read-only mapping of part of a file. */

@@ -6,7 +6,9 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <set>
 #include <vector>
 
 #include "backend/device.h"
@@ -35,6 +37,14 @@ public:
     }
     std::unique_ptr<backend::UploadRing> upload_ring(size_t slots, size_t slot_bytes) override {
         return std::make_unique<Ring>(*this, slots, slot_bytes);
+    }
+
+    std::unique_ptr<backend::PinnedMemory> pin_memory(size_t bytes, std::string_view what) override {
+        if (pins_left == 0) {
+            throw Failure(DS4_E_NO_MEMORY, "the system does not pin memory for " + std::string(what));
+        }
+        --pins_left;
+        return std::make_unique<Pinned>(*this, bytes);
     }
 
     backend::Allocation allocate(size_t bytes, std::string_view what) override {
@@ -72,6 +82,18 @@ private:
         std::span<const std::byte> range_;
     };
 
+    class Pinned : public backend::PinnedMemory {
+    public:
+        Pinned(HostDevice &device, size_t bytes) : device_(device), memory_(bytes) { device_.pinned_bytes += bytes; }
+        ~Pinned() override { device_.pinned_bytes -= memory_.size(); }
+        const std::byte     *device_address() const override { return memory_.data(); }
+        std::span<std::byte> bytes() const override { return memory_; }
+
+    private:
+        HostDevice                    &device_;
+        mutable std::vector<std::byte> memory_;
+    };
+
     class Ring : public backend::UploadRing {
     public:
         Ring(HostDevice &device, size_t slots, size_t slot_bytes)
@@ -81,17 +103,28 @@ private:
             device_.finished = false;
         }
         std::span<std::byte> wait(size_t slot) override { return slots_.at(slot); }
-        void                 send(size_t slot, void *to, size_t bytes) override {
+        void                 send(size_t slot, void *to, size_t bytes, size_t from) override {
+            send_pinned(slot, to, slots_[slot].data() + from, bytes);
+        }
+        void send_pinned(size_t slot, void *to, const std::byte *from, size_t bytes) override {
+            const std::lock_guard lock(mutex_);
             if (device_.sends_left-- == 0) {
                 throw Failure(DS4_E_DEVICE, "the bus is broken");
             }
-            std::memcpy(to, slots_[slot].data(), bytes);
+            std::memcpy(to, from, bytes);
+            on_the_way_.insert(slot);
         }
+        /* Not when it is first asked. */
+        bool arrived(size_t slot) override { return on_the_way_.erase(slot) == 0; }
+        void follow_ops() override {}
+        void precede_ops() override {}
         void finish() override { device_.finished = true; }
 
     private:
         HostDevice                         &device_;
         std::vector<std::vector<std::byte>> slots_;
+        std::mutex                          mutex_;
+        std::set<size_t>                    on_the_way_;
     };
 
     void release(void *data, size_t bytes) noexcept override {

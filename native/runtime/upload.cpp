@@ -25,10 +25,11 @@ constexpr uint64_t kSlotsPerThread = 2;
 
 /* What is read at once. */
 struct Chunk {
-    const ByteSource *source;
+    const FileReader *source;
     uint64_t          offset;
     size_t            bytes;
     std::byte        *to;
+    bool              to_host;
 };
 
 struct RingShape {
@@ -42,7 +43,7 @@ RingShape choose_ring(std::span<const UploadPiece> pieces, const UploadOptions &
     uint64_t largest = 0;
     for (const UploadPiece &piece : pieces) {
         total = checked_add(total, piece.bytes);
-        largest = std::max(largest, piece.bytes);
+        largest = std::max(largest, piece.source->buffer_bytes(piece.bytes));
     }
     const uint64_t helpful = std::clamp(std::thread::hardware_concurrency(), kLeastHelpful, kMostHelpful);
     const uint64_t threads =
@@ -57,12 +58,13 @@ RingShape choose_ring(std::span<const UploadPiece> pieces, const UploadOptions &
     return {threads, threads * per_thread, std::clamp(std::min(cut, slot_bytes), kLeastSlotBytes, needed)};
 }
 
-std::vector<Chunk> cut_up(std::span<const UploadPiece> pieces, size_t most) {
+std::vector<Chunk> cut_up(std::span<const UploadPiece> pieces, size_t slot_bytes) {
     std::vector<Chunk> chunks;
     for (const UploadPiece &piece : pieces) {
+        const uint64_t most = piece.source->room_in(slot_bytes);
         for (uint64_t done = 0; done < piece.bytes; done += most) {
             const size_t bytes = std::min<size_t>(most, piece.bytes - done);
-            chunks.push_back({piece.source, piece.offset + done, bytes, piece.to + done});
+            chunks.push_back({piece.source, piece.offset + done, bytes, piece.to + done, piece.to_host});
         }
     }
     return chunks;
@@ -71,8 +73,9 @@ std::vector<Chunk> cut_up(std::span<const UploadPiece> pieces, size_t most) {
 /* The threads of one upload take chunks in turn, each with buffers of its own: nothing is locked while bytes move. */
 class Upload {
 public:
-    Upload(backend::UploadRing &ring, const RingShape &shape, std::vector<Chunk> chunks, Telemetry &telemetry)
-        : ring_(ring), shape_(shape), chunks_(std::move(chunks)), telemetry_(telemetry) {}
+    Upload(backend::UploadRing &ring, const RingShape &shape, std::vector<Chunk> chunks, bool forget_pages,
+           Telemetry &telemetry)
+        : ring_(ring), shape_(shape), chunks_(std::move(chunks)), forget_pages_(forget_pages), telemetry_(telemetry) {}
 
     /* Also uses the calling thread; so it works, if slower, where no thread can be started. */
     void run() {
@@ -113,14 +116,24 @@ private:
 
     void move(const Chunk &chunk, size_t slot) {
         telemetry_.poll_cancel("loading the model");
-        read_fully(*chunk.source, ring_.wait(slot).first(chunk.bytes), chunk.offset);
-        ring_.send(slot, chunk.to, chunk.bytes);
+        const std::span<std::byte> buffer = ring_.wait(slot);
+        const std::span<std::byte> read = chunk.source->read(buffer, chunk.offset, chunk.bytes);
+        if (chunk.to_host) {
+            std::ranges::copy(read, chunk.to);
+        } else {
+            ring_.send(slot, chunk.to, chunk.bytes, static_cast<size_t>(read.data() - buffer.data()));
+            telemetry_.add(DS4_WORD_UPLOAD_BYTES, chunk.bytes);
+        }
+        if (forget_pages_) {
+            chunk.source->forget(chunk.offset, chunk.bytes);
+        }
         telemetry_.add(DS4_WORD_BYTES_DONE, chunk.bytes);
     }
 
     backend::UploadRing     &ring_;
     RingShape                shape_;
     const std::vector<Chunk> chunks_;
+    bool                     forget_pages_;
     Telemetry               &telemetry_;
     std::atomic<size_t>      next_ = 0;
     std::atomic<bool>        stop_ = false;
@@ -138,7 +151,7 @@ void upload(backend::Device &device, std::span<const UploadPiece> pieces, const 
         return;
     }
     const std::unique_ptr<backend::UploadRing> ring = device.upload_ring(shape.slots, shape.slot_bytes);
-    Upload(*ring, shape, std::move(chunks), telemetry).run();
+    Upload(*ring, shape, std::move(chunks), options.forget_pages, telemetry).run();
 }
 
 } // namespace ds4::runtime

@@ -6,16 +6,17 @@
 #include <span>
 
 #include "backend/device.h"
-#include "runtime/file.h"
+#include "runtime/file_reader.h"
 #include "runtime/telemetry.h"
 
 namespace ds4::runtime {
 
 struct UploadPiece {
-    const ByteSource *source;
+    const FileReader *source;
     uint64_t          offset;
     uint64_t          bytes;
     std::byte        *to; /* device memory */
+    bool              to_host = false; /* no, the host's */
 };
 
 /* How much host memory is pinned, and by how many threads it is filled. When there are fewer buffers than two per thread,
@@ -24,6 +25,7 @@ struct UploadOptions {
     uint32_t threads = 0;    /* 0: as many as help */
     uint32_t slots = 0;      /* 0: 4 */
     uint64_t slot_bytes = 0; /* 0: 64 MiB */
+    bool     forget_pages = false; /* the system need not keep in its page cache what is on the device */
 };
 
 /* Pieces in file order are read in file order. Counts bytes and polls for cancellation through `telemetry`; when it returns

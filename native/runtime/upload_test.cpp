@@ -29,7 +29,7 @@ public:
         if (number == 20 && cancelled != nullptr) {
             cancelled->set(DS4_WORD_CANCEL, 1);
         }
-        if (number == fails_at) {
+        if (fails_at != 0 && number >= fails_at) {
             errno = EIO;
             return -1;
         }
@@ -59,21 +59,23 @@ public:
 struct Load {
     Fickle                   first{test::counting_bytes(700000)};
     Fickle                   second{test::counting_bytes(400001)};
+    Telemetry                telemetry;
+    FileReader               first_reader{first, nullptr, 1, telemetry};
+    FileReader               second_reader{second, nullptr, 1, telemetry};
     test::HostDevice         device;
     backend::Allocation      memory = device.allocate(1200000, "a test");
-    Telemetry                telemetry;
     std::vector<UploadPiece> pieces = {piece(first, 100, 1, 0), piece(first, 4000, 300000, 256), piece(first, 304000, 395999, 300288),
                                        piece(second, 0, 65536, 700160), piece(second, 65537, 330000, 800000)};
 
     UploadPiece piece(const Fickle &from, uint64_t offset, uint64_t bytes, uint64_t to) {
-        return {&from, offset, bytes, memory.as<std::byte>() + to};
+        return {&from == &first ? &first_reader : &second_reader, offset, bytes, memory.as<std::byte>() + to};
     }
     test::Outcome run(uint32_t threads) {
         return test::outcome_of([&] { upload(device, pieces, {threads, 2, kChunk}, telemetry); });
     }
     bool arrived() const {
-        return std::all_of(pieces.begin(), pieces.end(), [](const UploadPiece &piece) {
-            const auto &from = static_cast<const Fickle &>(*piece.source).bytes;
+        return std::all_of(pieces.begin(), pieces.end(), [this](const UploadPiece &piece) {
+            const auto &from = (piece.source == &first_reader ? first : second).bytes;
             return std::memcmp(piece.to, from.data() + piece.offset, piece.bytes) == 0;
         });
     }

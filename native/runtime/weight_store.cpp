@@ -16,7 +16,7 @@ namespace ds4::runtime {
 namespace {
 
 constexpr uint64_t kPromisedAlignment = 4;
-/* Progress and cancellation are looked at once per slab. */
+/* While pages are brought into memory, progress and cancellation are looked at once per slab. */
 constexpr uint64_t kSlabBytes = 16u << 20;
 /* Of tensors in device memory, so that kernels may load them in the widest pieces. */
 constexpr uint64_t kDeviceAlignment = 256;
@@ -75,63 +75,106 @@ void populate(std::span<const std::byte> slab, uint64_t page) {
 
 WeightStore::WeightStore(backend::Device &device, std::span<const WeightFile> files, std::span<const WeightRange> ranges,
                          const WeightPlan &plan, Telemetry &telemetry)
-    : ranges_(ranges.begin(), ranges.end()), addresses_(ranges.size()) {
+    : ranges_(ranges.begin(), ranges.end()), homes_(ranges.size()), addresses_(ranges.size()),
+      pinned_addresses_(ranges.size()) {
     if (plan.placement == WeightPlacement::automatic && !device.reads_host_memory()) {
-        throw Failure(DS4_E_ARGUMENT, device.info().name + " cannot read weights where the host has them: "
-                                                           "choose resident weights or mapped experts");
+        throw Failure(DS4_E_ARGUMENT, device.info().name + " cannot read weights where the host has them: choose resident "
+                                                           "weights, mapped experts or streamed experts");
     }
     for (const WeightRange &range : ranges_) {
         check_range(range, files);
         weight_bytes_ = checked_add(weight_bytes_, range.bytes);
-        homes_.push_back(home_of(range, plan));
-        device_bytes_ += homes_.back() == Home::device || homes_.back() == Home::nowhere ? range.bytes : 0;
     }
-    open_files(files);
+    choose_homes(plan, device.reads_host_memory());
+    open_files(files, plan, device, telemetry);
+    uint64_t to_load = 0;
+    for (size_t i = 0; i < ranges_.size(); ++i) {
+        to_load += homes_[i] == Home::file ? 0 : ranges_[i].bytes;
+    }
     telemetry.set(DS4_WORD_BYTES_DONE, 0);
-    telemetry.set(DS4_WORD_BYTES_TOTAL, weight_bytes_);
+    telemetry.set(DS4_WORD_BYTES_TOTAL, to_load);
     map_ranges();
-    read_ranges(device, telemetry);
+    read_ranges(device, plan, telemetry);
     upload_ranges(device, plan, telemetry);
     if (plan.check_upload) {
         check_uploaded(device);
     }
     pin_ranges(device, telemetry);
+    copy_pinned(device, plan, telemetry);
+    if (plan.lock) {
+        lock_ranges();
+    }
 }
 
-WeightStore::Home WeightStore::home_of(const WeightRange &range, const WeightPlan &plan) const {
+WeightStore::Home WeightStore::home_of(const WeightRange &range, const WeightPlan &plan, bool reads_host_memory) const {
     const bool may_be_mapped = range.offset % kPromisedAlignment == 0;
+    const Home pinned = may_be_mapped && !plan.pin_copies ? Home::pinned_mapping : Home::pinned_copy;
+    const Home in_host = plan.source == WeightSource::mmap && may_be_mapped ? Home::mapping : Home::memory;
+    const bool is_host = plan.placement == WeightPlacement::automatic ||
+                         (plan.placement == WeightPlacement::stream_experts && reads_host_memory);
     if (range.bytes == 0) {
         return Home::nowhere;
     }
-    if (plan.placement == WeightPlacement::automatic) {
-        return plan.source == WeightSource::mmap && may_be_mapped ? Home::mapping : Home::memory;
-    }
     switch (range.use) {
     case WeightUse::host:
-        return Home::nowhere;
+        return is_host ? in_host : Home::nowhere;
+    case WeightUse::paged:
+        return Home::file;
     case WeightUse::routed_experts:
-        return plan.placement == WeightPlacement::mapped_experts && may_be_mapped ? Home::pinned_mapping : Home::device;
+        if (plan.placement == WeightPlacement::stream_experts) {
+            return Home::file;
+        }
+        if (plan.placement == WeightPlacement::mapped_experts) {
+            return pinned;
+        }
+        break;
     case WeightUse::kernels:
+    case WeightUse::rows:
         break;
     }
-    return Home::device;
+    return is_host ? in_host : Home::device;
+}
+
+/* When device memory is limited, ranges of which each step reads only rows are the first to stay outside, then the last ones
+ * of the list. */
+void WeightStore::choose_homes(const WeightPlan &plan, bool reads_host_memory) {
+    const uint64_t most = plan.most_device_bytes;
+    uint64_t       taken = 0;
+    for (const bool rows : {false, true}) {
+        for (size_t i = 0; i < ranges_.size(); ++i) {
+            if ((ranges_[i].use == WeightUse::rows) != rows) {
+                continue;
+            }
+            homes_[i] = home_of(ranges_[i], plan, reads_host_memory);
+            const bool is_limited = homes_[i] == Home::device && most != 0 && ranges_[i].use != WeightUse::routed_experts;
+            if (is_limited && ranges_[i].bytes > most - std::min(most, taken)) {
+                const bool may_be_mapped = ranges_[i].offset % kPromisedAlignment == 0;
+                homes_[i] = may_be_mapped && !plan.pin_copies ? Home::pinned_mapping : Home::pinned_copy;
+            }
+            taken += is_limited && homes_[i] == Home::device ? ranges_[i].bytes : 0;
+            device_bytes_ += homes_[i] == Home::device || homes_[i] == Home::nowhere ? ranges_[i].bytes : 0;
+        }
+    }
 }
 
 bool WeightStore::is_mapped(size_t range) const {
     return homes_[range] == Home::mapping || homes_[range] == Home::pinned_mapping;
 }
 
-void WeightStore::open_files(std::span<const WeightFile> files) {
+void WeightStore::open_files(std::span<const WeightFile> files, const WeightPlan &plan, backend::Device &device,
+                             Telemetry &telemetry) {
     for (size_t i = 0; i < files.size(); ++i) {
         const auto index = static_cast<uint32_t>(i);
         if (std::ranges::any_of(ranges_, [&](const WeightRange &range) { return range.file == index; })) {
-            files_.push_back({index, ReadOnlyFile(files[i].path, files[i].bytes), FileMapping()});
+            const bool direct = plan.source == WeightSource::direct;
+            files_.push_back(std::unique_ptr<OpenFile>(new OpenFile{
+                index, WeightFileReader(files[i].path, files[i].bytes, direct, device, telemetry), FileMapping()}));
         }
     }
 }
 
 const WeightStore::OpenFile &WeightStore::file_of(size_t range) const {
-    return *std::ranges::find(files_, ranges_[range].file, &OpenFile::index);
+    return **std::ranges::find(files_, ranges_[range].file, [](const auto &file) { return file->index; });
 }
 
 std::vector<size_t> WeightStore::in_file_order(Home home) const {
@@ -150,23 +193,23 @@ void WeightStore::read(size_t range, std::span<std::byte> to) const {
         std::copy_n(addresses_[range], ranges_[range].bytes, to.begin());
         return;
     }
-    read_fully(file_of(range).file, to.first(ranges_[range].bytes), ranges_[range].offset);
+    read_fully(file_of(range).file(), to.first(ranges_[range].bytes), ranges_[range].offset);
 }
 
 /* One mapping per file, from its first needed byte to its last: what lies between and is not needed costs address space
  * only. */
 void WeightStore::map_ranges() {
-    for (OpenFile &file : files_) {
-        uint64_t first = file.file.bytes();
+    for (const std::unique_ptr<OpenFile> &file : files_) {
+        uint64_t first = file->file().bytes();
         uint64_t end = 0;
         for (size_t i = 0; i < ranges_.size(); ++i) {
-            if (is_mapped(i) && ranges_[i].file == file.index) {
+            if (is_mapped(i) && ranges_[i].file == file->index) {
                 first = std::min(first, ranges_[i].offset);
                 end = std::max(end, ranges_[i].offset + ranges_[i].bytes);
             }
         }
         if (first < end) {
-            file.mapping = FileMapping(file.file, first, end - first);
+            file->mapping = FileMapping(file->file(), first, end - first);
         }
     }
     for (size_t i = 0; i < ranges_.size(); ++i) {
@@ -178,12 +221,11 @@ void WeightStore::map_ranges() {
     }
 }
 
-void WeightStore::read_ranges(backend::Device &device, Telemetry &telemetry) {
-    const auto place = [&](Carver carver) {
-        for (size_t i = 0; i < ranges_.size(); ++i) {
-            if (homes_[i] == Home::memory) {
-                addresses_[i] = carver.take<std::byte>(ranges_[i].bytes);
-            }
+void WeightStore::read_ranges(backend::Device &device, const WeightPlan &plan, Telemetry &telemetry) {
+    const std::vector<size_t> order = in_file_order(Home::memory);
+    const auto                place = [&](Carver carver) {
+        for (const size_t i : order) {
+            addresses_[i] = carver.take<std::byte>(ranges_[i].bytes);
         }
         return carver.bytes();
     };
@@ -194,20 +236,41 @@ void WeightStore::read_ranges(backend::Device &device, Telemetry &telemetry) {
     copies_ = device.allocate(bytes, "the weights");
     place(Carver(copies_.as<std::byte>()));
 
-    for (size_t i = 0; i < ranges_.size(); ++i) {
-        if (homes_[i] != Home::memory) {
-            continue;
+    std::vector<UploadPiece> pieces;
+    for (const size_t i : order) {
+        std::byte *const to = copies_.as<std::byte>() + (addresses_[i] - copies_.as<std::byte>());
+        pieces.push_back({&source(i), ranges_[i].offset, ranges_[i].bytes, to});
+    }
+    upload(device, pieces, plan.upload, telemetry);
+}
+
+/* What kernels read over the bus, where the file's own pages are not to be pinned or cannot be. */
+void WeightStore::copy_pinned(backend::Device &device, const WeightPlan &plan, Telemetry &telemetry) {
+    std::vector<UploadPiece> pieces;
+    for (const size_t i : in_file_order(Home::pinned_copy)) {
+        auto memory = device.pin_memory(ranges_[i].bytes, ranges_[i].name);
+        pieces.push_back({&source(i), ranges_[i].offset, ranges_[i].bytes, memory->bytes().data(), true});
+        addresses_[i] = memory->device_address();
+        pinned_addresses_[i] = memory->bytes().data();
+        pins_.push_back(std::move(memory));
+        telemetry.poll_cancel("loading the model");
+    }
+    upload(device, pieces, plan.upload, telemetry);
+}
+
+/* A limit of the system is no reason not to run; whoever asked is told by locked_bytes(). */
+void WeightStore::lock_ranges() {
+    const auto lock = [this](const void *data, uint64_t bytes) {
+        if (bytes > 0 && ::mlock(data, bytes) == 0) {
+            locked_bytes_ += bytes;
         }
-        const ReadOnlyFile &file = file_of(i).file;
-        std::byte *const    to = copies_.as<std::byte>() + (addresses_[i] - copies_.as<std::byte>());
-        for (uint64_t done = 0; done < ranges_[i].bytes;) {
-            telemetry.poll_cancel("loading the model");
-            const uint64_t step = std::min(kSlabBytes, ranges_[i].bytes - done);
-            read_fully(file, {to + done, step}, ranges_[i].offset + done);
-            done += step;
-            telemetry.add(DS4_WORD_BYTES_DONE, step);
+    };
+    for (size_t i = 0; i < ranges_.size(); ++i) {
+        if (homes_[i] == Home::mapping) {
+            lock(addresses_[i], ranges_[i].bytes);
         }
     }
+    lock(copies_.as<void>(), copies_.bytes());
 }
 
 /* One allocation for all of them: a thousand would each be rounded up to the device's own granularity. */
@@ -230,7 +293,7 @@ void WeightStore::upload_ranges(backend::Device &device, const WeightPlan &plan,
     std::vector<UploadPiece> pieces;
     std::byte               *to = image_.as<std::byte>();
     for (const size_t i : order) {
-        pieces.push_back({&file_of(i).file, ranges_[i].offset, ranges_[i].bytes, to});
+        pieces.push_back({&source(i), ranges_[i].offset, ranges_[i].bytes, to});
         addresses_[i] = to;
         to += round_up(ranges_[i].bytes, kDeviceAlignment);
     }
@@ -245,11 +308,11 @@ void WeightStore::check_uploaded(backend::Device &device) const {
         const uint64_t sample = std::min(kSampleBytes, ranges_[i].bytes);
         const uint64_t last = ranges_[i].bytes - sample;
         for (const uint64_t at : {uint64_t{0}, last / 2, last}) {
-            read_fully(file_of(i).file, std::span(want).first(sample), ranges_[i].offset + at);
+            read_fully(file_of(i).file(), std::span(want).first(sample), ranges_[i].offset + at);
             device.copy_out(got.data(), addresses_[i] + at, sample);
             if (!std::equal(want.begin(), want.begin() + static_cast<std::ptrdiff_t>(sample), got.begin())) {
                 throw Failure(DS4_E_DEVICE, "tensor " + ranges_[i].name + " differs in the memory of " +
-                                                device.info().name + " from " + file_of(i).file.path() + " near byte " +
+                                                device.info().name + " from " + file_of(i).file().path() + " near byte " +
                                                 std::to_string(ranges_[i].offset + at));
             }
         }
@@ -276,6 +339,7 @@ void WeightStore::pin_ranges(backend::Device &device, Telemetry &telemetry) {
         const std::byte *const host = file_of(order[done]).mapping.at(start);
         pins_.push_back(device.map_host({host, end - start}));
         for (; done < next; ++done) {
+            pinned_addresses_[order[done]] = addresses_[order[done]];
             addresses_[order[done]] = pins_.back()->device_address() + (addresses_[order[done]] - host);
         }
         telemetry.add(DS4_WORD_BYTES_DONE, bytes);
@@ -302,8 +366,8 @@ void WeightStore::check_files() const {
     if (mapped_bytes_ == 0) {
         return;
     }
-    for (const OpenFile &file : files_) {
-        file.file.check_not_shrunk();
+    for (const std::unique_ptr<OpenFile> &file : files_) {
+        file->file().check_not_shrunk();
     }
 }
 

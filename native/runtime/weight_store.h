@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "backend/device.h"
-#include "runtime/file.h"
+#include "runtime/file_reader.h"
 #include "runtime/telemetry.h"
 #include "runtime/upload.h"
 
@@ -28,7 +28,9 @@ struct WeightFile {
 /* Who reads a range. */
 enum class WeightUse {
     kernels,        /* as it is in the file */
-    routed_experts, /* likewise, but only parts of it in each step */
+    rows,           /* likewise, but only a few rows of it in each step */
+    routed_experts, /* likewise, but only the chosen ones */
+    paged,          /* likewise, but only while its page is entered */
     host,           /* only through WeightStore::read, to make something else of it */
 };
 
@@ -40,19 +42,23 @@ struct WeightRange {
     WeightUse   use = WeightUse::kernels;
 };
 
-enum class WeightSource { mmap, read };
+enum class WeightSource { mmap, read, direct };
 
 enum class WeightPlacement {
     automatic,      /* in host memory, for devices that read it */
     resident,       /* in device memory */
     mapped_experts, /* the same, but routed experts in the mapped file, which the device reads in place */
+    stream_experts, /* routed experts in the file only; the others automatic, or resident where kernels read no host memory */
 };
 
 struct WeightPlan {
-    WeightSource    source = WeightSource::mmap; /* of automatic placement */
+    WeightSource    source = WeightSource::mmap; /* of automatic placement; direct: of every read */
     WeightPlacement placement = WeightPlacement::automatic;
     UploadOptions   upload = {};
     bool            check_upload = false; /* read samples back and compare them with the file */
+    uint64_t        most_device_bytes = 0; /* of ranges for kernels; those beyond are mapped like experts. 0: no limit */
+    bool            pin_copies = false; /* copies in pinned memory instead of pinned mappings */
+    bool            lock = false; /* what is in host memory may not be swapped out, if the system allows that */
 };
 
 class WeightStore {
@@ -63,8 +69,13 @@ public:
     WeightStore(backend::Device &device, std::span<const WeightFile> files, std::span<const WeightRange> ranges,
                 const WeightPlan &plan, Telemetry &telemetry);
 
-    /* Where kernels find a range; in device memory there is none for the host's own use. */
+    /* Where kernels find a range; in device memory there is none for the host's own use, and none for what stays in its file. */
     const std::byte *address(size_t range) const { return addresses_[range]; }
+    /* Where the host finds what kernels read in pinned host memory; nullptr for all else. */
+    const std::byte *pinned_address(size_t range) const { return pinned_addresses_[range]; }
+    /* From where in which file a range comes. */
+    const FileReader &source(size_t range) const { return file_of(range).reader.reader(); }
+    uint64_t          offset(size_t range) const { return ranges_[range].offset; }
     /* Whether the range has device memory of its own, which may be rewritten. */
     bool             owned_by_device(size_t range) const { return homes_[range] == Home::device; }
     /* Copies a whole range to host memory. */
@@ -74,6 +85,8 @@ public:
     uint64_t mapped_bytes() const { return mapped_bytes_; }
     /* Of ranges that were copied into device memory, or are to be when the host has made something else of them. */
     uint64_t device_bytes() const { return device_bytes_; }
+    /* That may not be swapped out. */
+    uint64_t locked_bytes() const { return locked_bytes_; }
 
     /* Brings every mapped page into memory, with progress and cancellation. */
     void warm(Telemetry &telemetry) const;
@@ -82,19 +95,24 @@ public:
     void check_files() const;
 
 private:
-    enum class Home { nowhere, mapping, memory, device, pinned_mapping };
+    enum class Home { nowhere, file, mapping, memory, device, pinned_mapping, pinned_copy };
 
     struct OpenFile {
-        uint32_t     index; /* of the caller's file list */
-        ReadOnlyFile file;
-        FileMapping  mapping; /* from the first to the last mapped range */
+        uint32_t         index; /* of the caller's file list */
+        WeightFileReader reader;
+        FileMapping      mapping; /* from the first to the last mapped range */
+
+        const ReadOnlyFile &file() const { return reader.file(); }
     };
 
-    Home home_of(const WeightRange &range, const WeightPlan &plan) const;
+    Home home_of(const WeightRange &range, const WeightPlan &plan, bool reads_host_memory) const;
+    void choose_homes(const WeightPlan &plan, bool reads_host_memory);
     bool is_mapped(size_t range) const;
-    void open_files(std::span<const WeightFile> files);
+    void open_files(std::span<const WeightFile> files, const WeightPlan &plan, backend::Device &device, Telemetry &telemetry);
     void map_ranges();
-    void read_ranges(backend::Device &device, Telemetry &telemetry);
+    void read_ranges(backend::Device &device, const WeightPlan &plan, Telemetry &telemetry);
+    void copy_pinned(backend::Device &device, const WeightPlan &plan, Telemetry &telemetry);
+    void lock_ranges();
     void upload_ranges(backend::Device &device, const WeightPlan &plan, Telemetry &telemetry);
     void check_uploaded(backend::Device &device) const;
     void pin_ranges(backend::Device &device, Telemetry &telemetry);
@@ -105,7 +123,8 @@ private:
     std::vector<WeightRange>                           ranges_;
     std::vector<Home>                                  homes_;
     std::vector<const std::byte *>                     addresses_;
-    std::vector<OpenFile>                              files_;
+    std::vector<const std::byte *>                     pinned_addresses_;
+    std::vector<std::unique_ptr<OpenFile>>             files_;
     std::vector<std::span<const std::byte>>            mapped_ranges_;
     std::vector<std::unique_ptr<backend::HostMapping>> pins_;
     backend::Allocation                                copies_;
@@ -113,6 +132,7 @@ private:
     uint64_t                                           weight_bytes_ = 0;
     uint64_t                                           mapped_bytes_ = 0;
     uint64_t                                           device_bytes_ = 0;
+    uint64_t                                           locked_bytes_ = 0;
 };
 
 } // namespace ds4::runtime

@@ -201,13 +201,96 @@ TEST(mapped_experts_are_pinned_page_by_page_and_the_rest_is_copied) {
         CHECK(store.address(3) == nullptr);
         for (const size_t i : {0u, 1u, 2u, 4u, 5u}) {
             CHECK(std::memcmp(store.address(i), bytes.data() + ranges[i].offset, ranges[i].bytes) == 0);
-            CHECK(store.owned_by_device(i) == (i == 0 || i == 4));
+            CHECK(store.owned_by_device(i) == (i == 0));
+            CHECK((store.pinned_address(i) != nullptr) == (i != 0));
         }
         CHECK(store.mapped_bytes() == 700 + 300 + 9000);
-        CHECK(store.device_bytes() == 5000 + 777 + 128);
-        CHECK(device.pinned_bytes == 4096 + 3 * 4096); /* pages 2, and 9 to 11 */
+        CHECK(store.device_bytes() == 5000 + 128);
+        /* Pages 2, and 9 to 11; what lies at an odd byte cannot be used where it is. */
+        CHECK(device.pinned_bytes == 4096 + 3 * 4096 + 777);
     }
     CHECK(device.lent_bytes == 0 && device.pinned_bytes == 0);
+}
+
+TEST(experts_that_are_streamed_stay_in_the_file) {
+    const std::vector<std::byte>   bytes = test::counting_bytes(50000);
+    const test::TemporaryFile      file(bytes);
+    const std::vector<WeightFile>  files = {{file.path(), bytes.size()}};
+    const std::vector<WeightRange> ranges = mixed_ranges();
+    for (const bool reads_host : {false, true}) {
+        test::HostDevice device;
+        device.reads_host = reads_host;
+        Telemetry         telemetry;
+        const WeightStore store(device, files, ranges, {.placement = WeightPlacement::stream_experts}, telemetry);
+        for (size_t i = 0; i < ranges.size(); ++i) {
+            if (ranges[i].use == WeightUse::routed_experts) {
+                std::vector<std::byte> read(20000);
+                CHECK(store.address(i) == nullptr);
+                CHECK(std::ranges::equal(store.source(i).read(read, store.offset(i), ranges[i].bytes),
+                                         std::span(bytes).subspan(ranges[i].offset, ranges[i].bytes)));
+            }
+        }
+        CHECK(store.device_bytes() == (reads_host ? 0u : 5000u + 128u));
+        CHECK(device.pinned_bytes == 0);
+    }
+}
+
+TEST(copies_take_the_place_of_mappings_that_are_not_to_be_pinned) {
+    const std::vector<std::byte>   bytes = test::counting_bytes(50000);
+    const test::TemporaryFile      file(bytes);
+    const std::vector<WeightFile>  files = {{file.path(), bytes.size()}};
+    const std::vector<WeightRange> ranges = mixed_ranges();
+    test::HostDevice               device;
+    device.reads_host = false;
+    Telemetry telemetry;
+    {
+        const WeightPlan  plan{.placement = WeightPlacement::mapped_experts, .pin_copies = true};
+        const WeightStore store(device, files, ranges, plan, telemetry);
+        for (const size_t i : {1u, 2u, 4u, 5u}) {
+            CHECK(std::memcmp(store.address(i), bytes.data() + ranges[i].offset, ranges[i].bytes) == 0);
+            CHECK(std::memcmp(store.pinned_address(i), bytes.data() + ranges[i].offset, ranges[i].bytes) == 0);
+        }
+        CHECK(store.mapped_bytes() == 0);
+        CHECK(device.pinned_bytes == 700 + 300 + 9000 + 777);
+    }
+    CHECK(device.lent_bytes == 0 && device.pinned_bytes == 0);
+}
+
+TEST(beyond_a_limit_of_device_memory_weights_are_read_where_the_host_has_them) {
+    const std::vector<std::byte>  bytes = test::counting_bytes(50000);
+    const test::TemporaryFile     file(bytes);
+    const std::vector<WeightFile> files = {{file.path(), bytes.size()}};
+    std::vector<WeightRange>      ranges = {{0, 0, 4000, "rows", WeightUse::rows},
+                                            {0, 8192, 3000, "first"},
+                                            {0, 16384, 3000, "second"},
+                                            {0, 24576, 1000, "third"}};
+    test::HostDevice device;
+    device.reads_host = false;
+    Telemetry telemetry;
+
+    const WeightPlan  plan{.placement = WeightPlacement::resident, .most_device_bytes = 4096};
+    const WeightStore store(device, files, ranges, plan, telemetry);
+
+    CHECK(!store.owned_by_device(0) && store.owned_by_device(1) && !store.owned_by_device(2) && store.owned_by_device(3));
+    CHECK(store.device_bytes() == 4000);
+    for (size_t i = 0; i < ranges.size(); ++i) {
+        CHECK(std::memcmp(store.address(i), bytes.data() + ranges[i].offset, ranges[i].bytes) == 0);
+    }
+}
+
+TEST(what_the_host_holds_can_be_locked) {
+    const std::vector<std::byte>   bytes = test::counting_bytes(50000);
+    const test::TemporaryFile      file(bytes);
+    const std::vector<WeightFile>  files = {{file.path(), bytes.size()}};
+    const std::vector<WeightRange> ranges = three_ranges();
+    test::HostDevice               device;
+    Telemetry                      telemetry;
+    for (const WeightSource source : {WeightSource::mmap, WeightSource::read, WeightSource::direct}) {
+        const WeightStore store(device, files, ranges, {.source = source, .lock = true}, telemetry);
+        CHECK(holds(store, ranges, bytes));
+        /* All of it, or nothing where the system has a limit. */
+        CHECK(store.locked_bytes() == 0 || store.locked_bytes() >= store.weight_bytes());
+    }
 }
 
 TEST(a_device_apart_is_refused_weights_that_stay_with_the_host) {

@@ -1,4 +1,5 @@
 /* What only an emulated card can be made to do: to be missing, of another architecture, full, or lost. */
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -113,10 +114,10 @@ TEST("a driver that refuses to map memory as read only is asked without") {
     CHECK(emulated::pinned_bytes() == 0);
 }
 
-TEST("whichever call fails while a backend and a ring are opened, nothing is kept") {
+TEST("whichever call fails while a backend, a ring and pinned memory are opened, nothing is kept") {
     const char *const calls[] = {"gpuGetDeviceCount", "gpuGetDeviceProperties", "gpuSetDevice", "gpuMalloc",
-                                 "gpuMemsetAsync", "gpuHostAlloc", "gpuStreamCreateWithFlags",
-                                 "gpuEventCreateWithFlags", "gpuStreamSynchronize"};
+                                 "gpuMemsetAsync", "gpuHostAlloc", "gpuHostGetDevicePointer",
+                                 "gpuStreamCreateWithFlags", "gpuEventCreateWithFlags", "gpuStreamSynchronize"};
     for (const char *call : calls) {
         for (int skip = 0; skip < 12; ++skip) {
             OtherCard card;
@@ -124,11 +125,75 @@ TEST("whichever call fails while a backend and a ring are opened, nothing is kep
             try {
                 const Backend backend = gpu::test::gpu(true);
                 const auto    ring = backend.device->upload_ring(2, 4096);
+                const auto    pinned = backend.device->pin_memory(10000, "a test");
             } catch (const Failure &) {
             }
             CHECK(emulated::allocated_bytes() == 0 && emulated::pinned_bytes() == 0);
         }
     }
+}
+
+TEST("memory that cannot be pinned is refused with what it was for") {
+    OtherCard  card;
+    const auto device = open_device(0);
+
+    emulated::fail_call("gpuHostAlloc", gpuErrorMemoryAllocation);
+    const std::string sentence = sentence_of([&] { device->pin_memory(3 << 20, "experts"); });
+    CHECK(has(sentence, "cannot pin 3.0 MiB of host memory for experts: "));
+    emulated::fail_call("gpuHostAlloc", gpuErrorMemoryAllocation);
+    CHECK_FAILS(DS4_E_NO_MEMORY, device->pin_memory(64, "a test"));
+    emulated::fail_call("gpuHostAlloc", gpuErrorNotSupported);
+    CHECK_FAILS(DS4_E_DEVICE, device->pin_memory(64, "a test"));
+    emulated::fail_call("gpuHostAlloc", gpuErrorMemoryAllocation, 1);
+    CHECK(has(sentence_of([&] { device->upload_ring(2, 64 << 10); }), "cannot pin 2 upload buffers of 64 KiB each: "));
+    CHECK(emulated::pinned_bytes() == 0);
+}
+
+TEST("whichever call of an upload fails, the ring says so and the next upload works") {
+    const char *const calls[] = {"gpuSetDevice", "gpuMemcpyAsync", "gpuEventRecord", "gpuEventQuery",
+                                 "gpuEventSynchronize", "gpuStreamWaitEvent", "gpuStreamSynchronize"};
+    OtherCard  card;
+    const auto device = open_device(0);
+    const auto memory = device->allocate(64, "a test");
+    const auto ring = device->upload_ring(1, 4096);
+    const auto upload = [&](float value) {
+        ring->follow_ops();
+        std::memcpy(ring->wait(0).data(), &value, sizeof value);
+        ring->send(0, memory.as<void>(), sizeof value);
+        while (!ring->arrived(0)) {
+        }
+        ring->precede_ops();
+        ring->finish();
+        float got = 0.0f;
+        device->copy_out(&got, memory.as<void>(), sizeof got);
+        return got;
+    };
+    float value = 1.0f;
+    for (const char *call : calls) {
+        emulated::fail_call(call, gpuErrorNotSupported);
+        value += 1.0f;
+        CHECK_FAILS(DS4_E_DEVICE, upload(-value));
+        CHECK(upload(value) == value);
+    }
+}
+
+TEST("a copy that is on its way is no error") {
+    OtherCard  card;
+    Backend    backend = gpu::test::gpu(true);
+    const auto x = place(backend, std::vector<float>(64, 3.0f));
+    const auto weight = room<float>(backend, 64);
+    const auto ring = backend.device->upload_ring(2, 4096);
+
+    CHECK(ring->arrived(0));
+    const std::vector<float> ones(64, 1.0f);
+    std::memcpy(ring->wait(0).data(), ones.data(), 64 * sizeof(float));
+    ring->send(0, weight.get(), 64 * sizeof(float));
+    CHECK(!ring->arrived(0));
+    CHECK(ring->arrived(1));
+    ring->precede_ops();
+    norm(backend, x, weight);
+    CHECK(x.read()[0] > 0.9f && x.read()[0] < 1.1f);
+    CHECK(ring->arrived(0));
 }
 
 TEST("a step that cannot be recorded fails, and the next one works") {

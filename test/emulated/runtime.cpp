@@ -1,37 +1,28 @@
 #include "emulated/runtime.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
 
-#include "emulated/device_memory.h"
+#include <sys/mman.h>
+
+#include "emulated/calls.h"
+#include "emulated/streams.h"
 
 namespace ds4::emulated {
 
-struct Graph {
-    std::vector<std::function<gpuError_t()>> works;
-};
-struct Stream {
-    std::unique_ptr<Graph> recorded; /* while the stream is captured */
-};
-struct Event {};
+std::recursive_mutex mutex;
+DeviceMemory         memory;
 
 namespace {
 
-/* Lanes of one launch take turns with the rest of the process: the runtime does one thing at a time. */
-std::recursive_mutex mutex;
 gpuError_t           last_error = gpuSuccess;
 bool                 lost = false;
 Card                 the_card;
-DeviceMemory         memory;
 std::map<uintptr_t, size_t> allocated_host, registered_host;
-uint64_t             work_count = 0, graph_count = 0;
-unsigned             captures = 0;
 
 struct Planned {
     std::string call;
@@ -40,15 +31,43 @@ struct Planned {
 };
 std::vector<Planned> planned;
 
+constexpr size_t kHostPage = 4096, kHostOffset = 512;
+
+size_t host_pages(size_t bytes) {
+    return (kHostOffset + bytes + kHostPage - 1) / kHostPage * kHostPage;
+}
+
+bool holds(const std::map<uintptr_t, size_t> &ranges, const void *data, size_t bytes) {
+    const auto begin = reinterpret_cast<uintptr_t>(data);
+    auto       after = ranges.upper_bound(begin);
+    return after != ranges.begin() && begin + bytes <= std::prev(after)->first + std::prev(after)->second;
+}
+
+size_t sum(const std::map<uintptr_t, size_t> &ranges) {
+    size_t total = 0;
+    for (const auto &[begin, bytes] : ranges) {
+        total += bytes;
+    }
+    return total;
+}
+
+bool pinned(const void *data, size_t bytes) {
+    return holds(registered_host, data, bytes) || holds(allocated_host, data, bytes);
+}
+
+} // namespace
+
 gpuError_t given(gpuError_t error) {
     if (error != gpuSuccess) {
         last_error = error;
     }
-    lost = lost || error == gpuErrorLaunchFailure;
+    if (error == gpuErrorLaunchFailure && !lost) {
+        lost = true;
+        drop_all();
+    }
     return error;
 }
 
-/* What a call must return before it does anything. */
 gpuError_t refused(const char *call) {
     if (lost) {
         return gpuErrorLaunchFailure;
@@ -62,48 +81,6 @@ gpuError_t refused(const char *call) {
     }
     return gpuSuccess;
 }
-
-template <typename Body> gpuError_t call(const char *name, Body &&body) {
-    const std::lock_guard<std::recursive_mutex> lock(mutex);
-    const gpuError_t error = refused(name);
-    return given(error != gpuSuccess ? error : body());
-}
-
-/* A call that CUDA forbids while a stream of this thread is captured. */
-template <typename Body> gpuError_t call_apart(const char *name, Body &&body) {
-    return call(name, [&] { return captures != 0 ? gpuErrorStreamCaptureUnsupported : body(); });
-}
-
-/* Does the work, or keeps it for the graph. */
-template <typename Work> gpuError_t enqueue(gpuStream_t stream, Work &&work) {
-    ++work_count;
-    if (stream != nullptr && stream->recorded != nullptr) {
-        stream->recorded->works.emplace_back(std::forward<Work>(work));
-        return gpuSuccess;
-    }
-    memory.open();
-    return work();
-}
-
-bool holds(const std::map<uintptr_t, size_t> &ranges, const void *data, size_t bytes) {
-    const auto begin = reinterpret_cast<uintptr_t>(data);
-    auto       after = ranges.upper_bound(begin);
-    return after != ranges.begin() && begin + bytes <= std::prev(after)->first + std::prev(after)->second;
-}
-
-bool reachable(const void *data, size_t bytes) {
-    return memory.holds(data, bytes) || holds(registered_host, data, bytes) || holds(allocated_host, data, bytes);
-}
-
-size_t sum(const std::map<uintptr_t, size_t> &ranges) {
-    size_t total = 0;
-    for (const auto &[begin, bytes] : ranges) {
-        total += bytes;
-    }
-    return total;
-}
-
-} // namespace
 
 Card &card() {
     return the_card;
@@ -146,10 +123,8 @@ gpuError_t launch(gpuStream_t stream, const void *kernel, dim3 grid, unsigned th
             threads % 32 != 0 || threads > 1024 || shared_bytes > the_card.shared_bytes) {
             return gpuErrorInvalidConfiguration;
         }
-        return enqueue(stream, [=, body = std::move(body)] {
-            run(kernel, grid, threads, shared_bytes, body);
-            return gpuSuccess;
-        });
+        enqueue(stream, [=, body = std::move(body)] { run(kernel, grid, threads, shared_bytes, body); });
+        return gpuSuccess;
     });
 }
 
@@ -214,7 +189,7 @@ gpuError_t gpuGetDeviceProperties(gpuDeviceProp *properties, int device) {
 
 gpuError_t gpuDeviceSynchronize() {
     return call_apart("gpuDeviceSynchronize", [] {
-        memory.close();
+        do_all();
         return gpuSuccess;
     });
 }
@@ -238,7 +213,10 @@ gpuError_t gpuMalloc(void **data, size_t bytes) {
 }
 
 gpuError_t gpuFree(void *data) {
-    return call("gpuFree", [&] { return data == nullptr || memory.give_back(data) ? gpuSuccess : gpuErrorInvalidValue; });
+    return call("gpuFree", [&] {
+        do_all(); /* as cards do */
+        return data == nullptr || memory.give_back(data) ? gpuSuccess : gpuErrorInvalidValue;
+    });
 }
 
 gpuError_t gpuMemcpyAsync(void *to, const void *from, size_t bytes, gpuMemcpyKind kind, gpuStream_t stream) {
@@ -248,14 +226,17 @@ gpuError_t gpuMemcpyAsync(void *to, const void *from, size_t bytes, gpuMemcpyKin
         if (bytes == 0) {
             return gpuSuccess;
         }
+        const void *host = to_device ? from : to;
+        const bool  within = to_device && from_device;
         if ((to_device ? !memory.holds(to, bytes) : memory.touches(to, bytes)) ||
-            (from_device ? !reachable(from, bytes) : memory.touches(from, bytes))) {
+            (from_device ? !memory.holds(from, bytes) && !pinned(from, bytes) : memory.touches(from, bytes))) {
             return gpuErrorInvalidValue;
         }
-        return enqueue(stream, [=] {
-            std::memmove(to, from, bytes);
-            return gpuSuccess;
-        });
+        enqueue(stream, [=] { std::memmove(to, from, bytes); });
+        if (!within && !pinned(host, bytes) && !is_captured(stream)) {
+            do_all(stream); /* memory that is not pinned is done with when the call returns */
+        }
+        return gpuSuccess;
     });
 }
 
@@ -264,19 +245,21 @@ gpuError_t gpuMemsetAsync(void *to, int value, size_t bytes, gpuStream_t stream)
         if (bytes != 0 && !memory.holds(to, bytes)) {
             return gpuErrorInvalidValue;
         }
-        return enqueue(stream, [=] {
-            std::memset(to, value, bytes);
-            return gpuSuccess;
-        });
+        enqueue(stream, [=] { std::memset(to, value, bytes); });
+        return gpuSuccess;
     });
 }
 
+/* Not at a page's first byte, as nobody promises that, and with a page behind that may not be touched. */
 gpuError_t gpuHostAlloc(void **data, size_t bytes, unsigned) {
     return call_apart("gpuHostAlloc", [&] {
-        *data = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-        if (*data == nullptr) {
+        const size_t whole = host_pages(bytes);
+        void        *pages = mmap(nullptr, whole + kHostPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (pages == MAP_FAILED) {
             return gpuErrorMemoryAllocation;
         }
+        mprotect(static_cast<std::byte *>(pages) + whole, kHostPage, PROT_NONE);
+        *data = static_cast<std::byte *>(pages) + kHostOffset;
         allocated_host[reinterpret_cast<uintptr_t>(*data)] = bytes;
         return gpuSuccess;
     });
@@ -284,10 +267,15 @@ gpuError_t gpuHostAlloc(void **data, size_t bytes, unsigned) {
 
 gpuError_t gpuFreeHost(void *data) {
     return call("gpuFreeHost", [&] {
-        if (data != nullptr && allocated_host.erase(reinterpret_cast<uintptr_t>(data)) == 0) {
+        if (data == nullptr) {
+            return gpuSuccess;
+        }
+        const auto found = allocated_host.find(reinterpret_cast<uintptr_t>(data));
+        if (found == allocated_host.end()) {
             return gpuErrorInvalidValue;
         }
-        std::free(data);
+        munmap(static_cast<std::byte *>(data) - kHostOffset, host_pages(found->second) + kHostPage);
+        allocated_host.erase(found);
         return gpuSuccess;
     });
 }
@@ -315,114 +303,5 @@ gpuError_t gpuHostGetDevicePointer(void **device, void *host, unsigned) {
         }
         *device = host;
         return gpuSuccess;
-    });
-}
-
-/* ---- streams, events, graphs --------------------------------------------------------------------- */
-
-gpuError_t gpuStreamCreateWithFlags(gpuStream_t *stream, unsigned) {
-    return call_apart("gpuStreamCreateWithFlags", [&] {
-        *stream = new Stream;
-        return gpuSuccess;
-    });
-}
-
-gpuError_t gpuStreamDestroy(gpuStream_t stream) {
-    return call("gpuStreamDestroy", [&] {
-        captures -= stream->recorded != nullptr ? 1 : 0;
-        delete stream;
-        return gpuSuccess;
-    });
-}
-
-gpuError_t gpuStreamSynchronize(gpuStream_t) {
-    return call_apart("gpuStreamSynchronize", [] {
-        memory.close();
-        return gpuSuccess;
-    });
-}
-
-gpuError_t gpuStreamWaitEvent(gpuStream_t, gpuEvent_t, unsigned) {
-    return call("gpuStreamWaitEvent", [] { return gpuSuccess; });
-}
-
-gpuError_t gpuEventCreateWithFlags(gpuEvent_t *event, unsigned) {
-    return call_apart("gpuEventCreateWithFlags", [&] {
-        *event = new Event;
-        return gpuSuccess;
-    });
-}
-
-gpuError_t gpuEventDestroy(gpuEvent_t event) {
-    return call("gpuEventDestroy", [&] {
-        delete event;
-        return gpuSuccess;
-    });
-}
-
-gpuError_t gpuEventRecord(gpuEvent_t, gpuStream_t stream) {
-    return call("gpuEventRecord", [&] {
-        return stream->recorded != nullptr ? gpuErrorStreamCaptureUnsupported : gpuSuccess;
-    });
-}
-
-gpuError_t gpuEventQuery(gpuEvent_t) {
-    return call_apart("gpuEventQuery", [] { return gpuSuccess; });
-}
-
-gpuError_t gpuEventSynchronize(gpuEvent_t) {
-    return call_apart("gpuEventSynchronize", [] { return gpuSuccess; });
-}
-
-gpuError_t gpuStreamBeginCapture(gpuStream_t stream, gpuStreamCaptureMode) {
-    return call_apart("gpuStreamBeginCapture", [&] {
-        stream->recorded = std::make_unique<Graph>();
-        ++captures;
-        return gpuSuccess;
-    });
-}
-
-gpuError_t gpuStreamEndCapture(gpuStream_t stream, gpuGraph_t *graph) {
-    std::unique_ptr<Graph> recorded = std::move(stream->recorded); /* ends, also when the call fails */
-    captures -= recorded != nullptr ? 1 : 0;
-    return call("gpuStreamEndCapture", [&] {
-        *graph = recorded.release();
-        return *graph != nullptr ? gpuSuccess : gpuErrorInvalidValue;
-    });
-}
-
-gpuError_t gpuGraphInstantiateWithFlags(gpuGraphExec_t *runnable, gpuGraph_t graph, unsigned long long) {
-    return call_apart("gpuGraphInstantiateWithFlags", [&] {
-        *runnable = new Graph(*graph);
-        return gpuSuccess;
-    });
-}
-
-gpuError_t gpuGraphDestroy(gpuGraph_t graph) {
-    return call("gpuGraphDestroy", [&] {
-        delete graph;
-        return gpuSuccess;
-    });
-}
-
-gpuError_t gpuGraphExecDestroy(gpuGraphExec_t runnable) {
-    return call("gpuGraphExecDestroy", [&] {
-        delete runnable;
-        return gpuSuccess;
-    });
-}
-
-gpuError_t gpuGraphLaunch(gpuGraphExec_t runnable, gpuStream_t stream) {
-    return call("gpuGraphLaunch", [&] {
-        ++graph_count;
-        return enqueue(stream, [=] {
-            for (const auto &work : runnable->works) {
-                const gpuError_t error = work();
-                if (error != gpuSuccess) {
-                    return error;
-                }
-            }
-            return gpuSuccess;
-        });
     });
 }

@@ -1,5 +1,5 @@
-/* The vendor's runtime, under the names that backend/gpu/gpu.h gives it. Work is done when a call returns; what a stream
- * records is kept with its arguments and done by each launch of the graph. */
+/* The vendor's runtime, under the names that backend/gpu/gpu.h gives it. A stream does its work when someone waits for it, and
+ * no sooner; what it records is kept with its arguments and done by each launch of the graph. */
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ using gpuGraph_t = ds4::emulated::Graph *;
 using gpuGraphExec_t = ds4::emulated::Graph *;
 
 constexpr unsigned gpuStreamNonBlocking = 1, gpuEventDisableTiming = 2;
-constexpr unsigned gpuHostAllocDefault = 0, gpuHostRegisterMapped = 2, gpuHostRegisterReadOnly = 8;
+constexpr unsigned gpuHostAllocDefault = 0, gpuHostAllocMapped = 2, gpuHostRegisterMapped = 2, gpuHostRegisterReadOnly = 8;
 
 struct gpuDeviceProp {
     char   name[256];

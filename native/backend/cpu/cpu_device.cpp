@@ -6,7 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include <sys/mman.h>
 
@@ -103,22 +103,37 @@ private:
     const std::byte *address_;
 };
 
+/* Nothing has to be pinned: the kernels are the host's own. */
+class HostMemory final : public PinnedMemory {
+public:
+    explicit HostMemory(Allocation memory) : memory_(std::move(memory)) {}
+    const std::byte     *device_address() const override { return memory_.as<std::byte>(); }
+    std::span<std::byte> bytes() const override { return {memory_.as<std::byte>(), memory_.bytes()}; }
+
+private:
+    Allocation memory_;
+};
+
 class HostRing final : public UploadRing {
 public:
-    HostRing(size_t slots, size_t slot_bytes) : slot_bytes_(slot_bytes) {
-        for (size_t i = 0; i < slots; ++i) {
-            slots_.push_back(std::make_unique_for_overwrite<std::byte[]>(slot_bytes));
-        }
-    }
+    HostRing(Allocation memory, size_t slot_bytes) : memory_(std::move(memory)), slot_bytes_(slot_bytes) {}
 
-    std::span<std::byte> wait(size_t slot) override { return {slots_[slot].get(), slot_bytes_}; }
-    void send(size_t slot, void *to, size_t bytes) override { copy(to, slots_[slot].get(), bytes); }
+    std::span<std::byte> wait(size_t slot) override { return {at(slot), slot_bytes_}; }
+    void send(size_t slot, void *to, size_t bytes, size_t from) override { copy(to, at(slot) + from, bytes); }
+    void send_pinned(size_t, void *to, const std::byte *from, size_t bytes) override { copy(to, from, bytes); }
+    bool arrived(size_t) override { return true; }
+    void follow_ops() override {}
+    void precede_ops() override {}
     void finish() override {}
 
 private:
-    size_t                                    slot_bytes_;
-    std::vector<std::unique_ptr<std::byte[]>> slots_;
+    std::byte *at(size_t slot) const { return memory_.as<std::byte>() + slot * slot_bytes_; }
+
+    Allocation memory_;
+    size_t     slot_bytes_;
 };
+
+constexpr size_t kPageBytes = 4096;
 
 } // namespace
 
@@ -139,7 +154,12 @@ std::unique_ptr<HostMapping> CpuDevice::map_host(std::span<const std::byte> rang
 }
 
 std::unique_ptr<UploadRing> CpuDevice::upload_ring(size_t slots, size_t slot_bytes) {
-    return std::make_unique<HostRing>(slots, slot_bytes);
+    const size_t whole_pages = (slot_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+    return std::make_unique<HostRing>(allocate(slots * whole_pages, "buffers for reading"), whole_pages);
+}
+
+std::unique_ptr<PinnedMemory> CpuDevice::pin_memory(size_t bytes, std::string_view what) {
+    return std::make_unique<HostMemory>(allocate(bytes, what));
 }
 
 DeviceInfo CpuDevice::info() const {

@@ -16,6 +16,7 @@ public:
 
     std::unique_ptr<HostMapping> map_host(std::span<const std::byte> range) override;
     std::unique_ptr<UploadRing>  upload_ring(size_t slots, size_t slot_bytes) override;
+    std::unique_ptr<PinnedMemory> pin_memory(size_t bytes, std::string_view what) override;
 
 private:
     void release(void *data, size_t bytes) noexcept override;

@@ -37,6 +37,7 @@ public:
     void attention(const AttentionArgs &args) override;
     void route(const RouteArgs &args) override;
     void experts(const ExpertsArgs &args) override;
+    bool begin_experts(const ExpertsArgs &args) override;
     void best(const BestArgs &args) override;
     bool supports(quant::Type type) const override;
 
@@ -106,15 +107,28 @@ private:
     Scratch                mixes_;
     Scratch                scores_;
 
-    /* experts */
+    /* experts. Whose inner values a call computes: see begin_experts. Pairs have the same places in both calls. */
+    enum class Turn { all, begin, rest };
+    void group_choices(const ExpertsArgs &args, Turn turn);
+    void fill_inner(const ExpertsArgs &args);
+    void add_experts(const ExpertsArgs &args);
+
     struct Group {
         const std::byte *gate, *up, *down;
         quant::Type      gate_type, up_type, down_type;
         float            clamp;
         int64_t          first; /* pair */
         int64_t          count;
+        bool             now; /* its inner values are computed by this call */
+    };
+    /* Whose inner values begin_experts has left in inner_. */
+    struct Begun {
+        const int32_t *ids = nullptr;
+        int64_t        tokens = 0;
     };
     std::vector<Group>        groups_;
+    std::vector<const Group *> groups_now_;
+    Begun                     begun_;
     std::vector<int32_t>      expert_first_;
     std::vector<int32_t>      pair_of_;   /* [tokens * used] place of a choice among the pairs */
     std::vector<int32_t>      token_of_;  /* [pairs] */

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace ds4::backend::cpu {
 
@@ -16,9 +17,8 @@ int64_t row_bytes_of(quant::Type type, int64_t columns) {
 
 } // namespace
 
-void CpuOps::experts(const ExpertsArgs &args) {
-    const int64_t width = args.width;
-    const int64_t inner_width = args.expert_width;
+/* Everything but the products: groups_ and the pairs' places, which depend on the ids alone. */
+void CpuOps::group_choices(const ExpertsArgs &args, Turn turn) {
     const int64_t routed = args.tokens * args.used;
     const bool    has_shared = args.shared_gate != nullptr;
     const int64_t pairs = routed + (has_shared ? args.tokens : 0);
@@ -35,8 +35,11 @@ void CpuOps::experts(const ExpertsArgs &args) {
         expert_first_[static_cast<size_t>(e) + 1] += first;
         if (count != 0) {
             const ExpertAddress &address = args.table[e];
+            const bool           now = turn == Turn::begin  ? address.gate != nullptr
+                                       : turn == Turn::rest ? args.begun[e].gate == nullptr
+                                                            : true;
             groups_.push_back({address.gate, address.up, address.down, args.gate_up_type, args.gate_up_type,
-                               args.down_type, args.clamp, first, count});
+                               args.down_type, args.clamp, first, count, now});
         }
     }
     pair_of_.resize(static_cast<size_t>(routed));
@@ -50,18 +53,32 @@ void CpuOps::experts(const ExpertsArgs &args) {
     }
     if (has_shared) {
         groups_.push_back({args.shared_gate->data, args.shared_up->data, args.shared_down->data, args.shared_gate->type,
-                           args.shared_up->type, args.shared_down->type, args.shared_clamp, routed, args.tokens});
+                           args.shared_up->type, args.shared_down->type, args.shared_clamp, routed, args.tokens,
+                           turn != Turn::rest});
         for (int64_t t = 0; t < args.tokens; ++t) {
             token_of_[static_cast<size_t>(routed + t)] = static_cast<int32_t>(t);
             weight_of_[static_cast<size_t>(routed + t)] = 1.0f;
         }
     }
+}
+
+/* inner = weight * silu(gate x) * up x, of the groups whose turn it is. */
+void CpuOps::fill_inner(const ExpertsArgs &args) {
+    const int64_t width = args.width;
+    const int64_t inner_width = args.expert_width;
+    const auto    pairs = static_cast<int64_t>(token_of_.size());
 
     /* Inputs, once per format, and pointers to them in the order of the pairs. */
-    bool needed[kFormats] = {};
+    groups_now_.clear();
+    bool    needed[kFormats] = {};
+    int64_t pairs_now = 0;
     for (const Group &group : groups_) {
-        needed[static_cast<size_t>(format_of(group.gate_type))] = true;
-        needed[static_cast<size_t>(format_of(group.up_type))] = true;
+        if (group.now) {
+            groups_now_.push_back(&group);
+            pairs_now += group.count;
+            needed[static_cast<size_t>(format_of(group.gate_type))] = true;
+            needed[static_cast<size_t>(format_of(group.up_type))] = true;
+        }
     }
     for (size_t format = 0; format < kFormats; ++format) {
         if (needed[format]) {
@@ -73,13 +90,13 @@ void CpuOps::experts(const ExpertsArgs &args) {
         }
     }
 
-    /* inner = weight * silu(gate x) * up x. An item is some rows of one group. */
-    const auto    group_count = static_cast<int64_t>(groups_.size());
+    /* An item is some rows of one group. */
+    const auto    group_count = static_cast<int64_t>(groups_now_.size());
     const int64_t inner_rows = rows_per_item(inner_width * group_count, inner_width + kernels_.panel_rows);
     const int64_t inner_items = (inner_width + inner_rows - 1) / inner_rows;
     auto         *inner = inner_.take<float>(pairs * inner_width);
-    pool_.run(group_count * inner_items, pairs * inner_width * width * 2, [&](int64_t item, uint32_t thread) {
-        const Group  &group = groups_[static_cast<size_t>(item / inner_items)];
+    pool_.run(group_count * inner_items, pairs_now * inner_width * width * 2, [&](int64_t item, uint32_t thread) {
+        const Group  &group = *groups_now_[static_cast<size_t>(item / inner_items)];
         const int64_t first = item % inner_items * inner_rows;
         const int64_t rows = std::min(inner_rows, inner_width - first);
         Workspace    &workspace = workspaces_[thread];
@@ -104,8 +121,18 @@ void CpuOps::experts(const ExpertsArgs &args) {
                            inner + pair * inner_width + first);
         }
     });
+}
 
-    /* The same inputs for the second matrix of each group. */
+/* The second matrix of every group, and the sums. */
+void CpuOps::add_experts(const ExpertsArgs &args) {
+    const int64_t width = args.width;
+    const int64_t inner_width = args.expert_width;
+    const int64_t routed = args.tokens * args.used;
+    const bool    has_shared = args.shared_gate != nullptr;
+    const auto    pairs = static_cast<int64_t>(token_of_.size());
+    const auto   *inner = inner_.take<float>(pairs * inner_width); /* as fill_inner left it */
+
+    /* Its inputs, in the order of the pairs. */
     const Format routed_format = format_of(args.down_type);
     const Format shared_format = has_shared ? format_of(args.shared_down->type) : routed_format;
     const size_t bytes = std::max(prepared_bytes(routed_format, inner_width), prepared_bytes(shared_format, inner_width));
@@ -154,6 +181,24 @@ void CpuOps::experts(const ExpertsArgs &args) {
             }
         }
     });
+}
+
+void CpuOps::experts(const ExpertsArgs &args) {
+    const Begun begun = std::exchange(begun_, {});
+    if (args.begun != nullptr && (begun.ids != args.ids || begun.tokens != args.tokens)) {
+        throw Failure(DS4_E_INTERNAL, "experts were to be finished that had not been begun");
+    }
+    group_choices(args, args.begun != nullptr ? Turn::rest : Turn::all);
+    fill_inner(args);
+    add_experts(args);
+}
+
+bool CpuOps::begin_experts(const ExpertsArgs &args) {
+    begun_ = {};
+    group_choices(args, Turn::begin);
+    fill_inner(args);
+    begun_ = {args.ids, args.tokens};
+    return true;
 }
 
 } // namespace ds4::backend::cpu

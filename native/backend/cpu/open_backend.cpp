@@ -18,6 +18,10 @@ std::unique_ptr<Device> open_device(uint32_t index) {
     return std::make_unique<cpu::CpuDevice>();
 }
 
+void simulate(const ds4_simulation &) {
+    throw Failure(DS4_E_UNSUPPORTED, "the cpu backend computes on the real machine and simulates none: choose the sim backend");
+}
+
 Backend open_backend(const BackendOptions &options) {
     using cpu::CpuOps;
     std::unique_ptr<Device> device = open_device(options.device);

@@ -3,6 +3,7 @@
 #include "backend/gpu/experts.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "backend/gpu/gpu_ops.h"
 
@@ -45,7 +46,7 @@ ProductInputs place_bytes(Pieces &pieces, Inputs inputs, int64_t rows, int64_t c
     return memory == nullptr ? ProductInputs{} : ProductInputs{activations_at(memory, inputs, rows, columns), nullptr};
 }
 
-FeedForward describe(const ExpertsArgs &args) {
+FeedForward describe(const ExpertsArgs &args, Turn turn) {
     FeedForward job{};
     job.table = args.table;
     job.ids = args.ids;
@@ -66,6 +67,7 @@ FeedForward describe(const ExpertsArgs &args) {
     job.shared_clamp = args.shared_clamp;
     job.x_values = args.x;
     job.out = args.out;
+    job.begun = turn == Turn::rest ? args.begun : nullptr;
     return job;
 }
 
@@ -73,14 +75,15 @@ Inputs inputs_of_shared(const FeedForward &job, const Rows &rows, bool exact, In
     return job.shared != 0 ? inputs_of(rows.format, exact) : otherwise;
 }
 
-/* Places x as the matrices want it, once where several want the same, and, given memory, rounds it. */
-void place_x(const Stream &stream, const ExpertsArgs &args, bool exact, Pieces &pieces, FeedForward &job) {
+/* Places x as the matrices want it, once where several want the same, and, given memory, rounds it. For the rest it has been
+ * rounded. */
+void place_x(const Stream &stream, const ExpertsArgs &args, bool exact, Turn turn, Pieces &pieces, FeedForward &job) {
     const auto place = [&](Inputs inputs) {
         if (inputs == Inputs::floats) {
             return ProductInputs{{}, args.x};
         }
         const ProductInputs placed = place_bytes(pieces, inputs, args.tokens, args.width);
-        if (pieces.exist()) {
+        if (pieces.exist() && turn != Turn::rest) {
             quantise(stream, inputs, args.x, args.tokens, args.width, args.width, placed.bytes);
         }
         return placed;
@@ -111,20 +114,23 @@ struct Need {
     size_t floats, activations;
 };
 
-/* A few tokens. Without memory it only says what it needs. */
-Need run_few(const Stream &stream, const CardFacts &card, const ExpertsArgs &args, bool exact, Pieces floats,
+/* A few tokens. Without memory it only says what it needs. The rest is done in the memory of the beginning: inner values
+ * stay there as they are. */
+Need run_few(const Stream &stream, const CardFacts &card, const ExpertsArgs &args, bool exact, Turn turn, Pieces floats,
              Pieces activations) {
-    FeedForward job = describe(args);
+    FeedForward job = describe(args, turn);
     if (!rounds_few(job, exact)) {
-        place_x(stream, args, exact, activations, job);
+        place_x(stream, args, exact, turn, activations, job);
     }
     auto *inner = reinterpret_cast<float *>(
         floats.take(static_cast<size_t>((job.routed + job.shared) * args.expert_width) * sizeof(float)));
     place_inner(activations, args, exact, inner, args.expert_width, job);
     if (floats.exist()) {
-        gate_up_few(stream, card, job, exact, inner);
-        quantise_inner(stream, job, exact, {0, job.inner, inner});
-        down_few(stream, job, exact);
+        gate_up_few(stream, card, job, exact, turn, inner);
+        if (turn != Turn::begin) {
+            quantise_inner(stream, job, exact, Turn::all, {0, job.inner, inner});
+            down_few(stream, job, exact);
+        }
     }
     return {floats.used(), activations.used()};
 }
@@ -137,12 +143,14 @@ int64_t slice_rows(int64_t choices, int64_t rows) {
     return std::min(rows, std::max<int64_t>(256, kSliceFloats / choices / 256 * 256));
 }
 
-/* Many tokens. Without memory it only says what it needs. */
-Need run_many(const Stream &stream, const CardFacts &card, const ExpertsArgs &args, bool exact, Pieces floats,
+/* Many tokens. Without memory it only says what it needs. The rest is done in the memory of the beginning: there the inner
+ * values that were rounded stay among the activations, and those that were not among the floats. */
+Need run_many(const Stream &stream, const CardFacts &card, const ExpertsArgs &args, bool exact, Turn turn, Pieces floats,
               Pieces activations) {
-    FeedForward job = describe(args);
-    place_x(stream, args, exact, activations, job);
+    FeedForward job = describe(args, turn);
+    place_x(stream, args, exact, turn, activations, job);
     SortedChoices sorted{};
+    sorted.turn = turn;
     sorted.order = reinterpret_cast<int32_t *>(floats.take(static_cast<size_t>(job.routed) * sizeof(int32_t)));
     sorted.tiles = reinterpret_cast<ChoiceTile *>(
         floats.take(static_cast<size_t>(tile_slots(job.routed, args.experts)) * sizeof(ChoiceTile)));
@@ -168,7 +176,14 @@ Need run_many(const Stream &stream, const CardFacts &card, const ExpertsArgs &ar
         const int64_t  count = std::min(inner_rows, args.expert_width - first);
         const RowSlice slice{static_cast<int32_t>(first), static_cast<int32_t>(count), values};
         gate_up_many(stream, card, job, exact, sorted, slice);
-        quantise_inner(stream, job, exact, slice);
+        quantise_inner(stream, job, exact, turn, slice);
+    }
+    if (turn == Turn::begin) {
+        return {floats.used(), activations.used()};
+    }
+    if (turn == Turn::rest) {
+        sorted.turn = Turn::all;
+        sorted.width = 0;
     }
     for (int64_t first = 0; first < args.width; first += down_rows) {
         const int64_t  count = std::min(down_rows, args.width - first);
@@ -185,15 +200,36 @@ bool is_few(int64_t tokens, int64_t choices_per_token) {
 
 } // namespace
 
+void GpuOps::run_experts(const ExpertsArgs &args, Turn turn) {
+    const auto run = is_few(args.tokens, args.used + (args.shared_gate != nullptr ? 1 : 0)) ? run_few : run_many;
+    const Need need = run(stream_, device_.facts(), args, exact_, turn, Pieces(nullptr), Pieces(nullptr));
+    std::byte *floats = scratch_.as<std::byte>();
+    std::byte *activations = activation_scratch_.as<std::byte>();
+    if (turn != Turn::rest) {
+        floats = scratch(need.floats);
+        activations = need.activations != 0 ? activation_scratch(need.activations) : nullptr;
+    }
+    run(stream_, device_.facts(), args, exact_, turn, Pieces(floats), Pieces(activations));
+}
+
 void GpuOps::experts(const ExpertsArgs &args) {
+    const BegunExperts begun = std::exchange(begun_experts_, {});
     if (args.tokens == 0) {
         return;
     }
-    const auto run = is_few(args.tokens, args.used + (args.shared_gate != nullptr ? 1 : 0)) ? run_few : run_many;
-    const Need need = run(stream_, device_.facts(), args, exact_, Pieces(nullptr), Pieces(nullptr));
-    std::byte *floats = scratch(need.floats);
-    std::byte *activations = need.activations != 0 ? activation_scratch(need.activations) : nullptr;
-    run(stream_, device_.facts(), args, exact_, Pieces(floats), Pieces(activations));
+    if (args.begun != nullptr && (begun.ids != args.ids || begun.tokens != args.tokens)) {
+        throw Failure(DS4_E_INTERNAL, "experts were to be finished that had not been begun");
+    }
+    run_experts(args, args.begun != nullptr ? Turn::rest : Turn::all);
+}
+
+bool GpuOps::begin_experts(const ExpertsArgs &args) {
+    if (args.tokens == 0) {
+        return false;
+    }
+    run_experts(args, Turn::begin);
+    begun_experts_ = {args.ids, args.tokens};
+    return true;
 }
 
 /* For weights that are not floats; those need more, and take it when they come. */

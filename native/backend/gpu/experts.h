@@ -52,7 +52,17 @@ struct FeedForward {
     ProductInputs        x, shared_x, shared_up_x; /* [tokens, width], as the matrices want them */
     ProductInputs        inner_x, shared_inner_x;  /* [routed, inner], [tokens, inner] */
     float               *out;                      /* [tokens, width] */
+    const ExpertAddress *begun;                    /* [experts] with Turn::rest, else nullptr */
 };
+
+/* Whose inner values a call computes: everyone's, those of the shared expert and of the experts that are in the table, or
+ * those that the call before has left. */
+enum class Turn : uint8_t { all, begin, rest };
+
+/* Whether it is a routed expert's turn, when it is not everyone's. */
+DS4_DEVICE bool takes(const FeedForward &job, int32_t expert) {
+    return job.begun == nullptr ? job.table[expert].gate != nullptr : job.begun[expert].gate == nullptr;
+}
 
 /* Which of two matrices a kernel multiplies with. Both, as a rule; the shared expert's may differ in format, when only one
  * of them was rearranged. Then the second kernel finds what the first has made. */
@@ -65,7 +75,7 @@ struct RowSlice {
 };
 
 /* Inner values of the slice to 8 bits, each choice's as its matrix wants them; floats stay what they are. */
-void quantise_inner(const Stream &stream, const FeedForward &job, bool exact, const RowSlice &slice);
+void quantise_inner(const Stream &stream, const FeedForward &job, bool exact, Turn turn, const RowSlice &slice);
 
 /* ---- few choices: at most kMostFewChoices, the shared expert's among them -------------------------- */
 
@@ -74,7 +84,7 @@ constexpr int kMostFewChoices = 96;
 /* Whether gate_up_few rounds x by itself; else it takes job.x and its kin. */
 bool rounds_few(const FeedForward &job, bool exact);
 /* inner: [routed + shared, job.inner] */
-void gate_up_few(const Stream &stream, const CardFacts &card, const FeedForward &job, bool exact, float *inner);
+void gate_up_few(const Stream &stream, const CardFacts &card, const FeedForward &job, bool exact, Turn turn, float *inner);
 void down_few(const Stream &stream, const FeedForward &job, bool exact);
 
 /* ---- many choices ---------------------------------------------------------------------------------- */
@@ -90,6 +100,7 @@ struct SortedChoices {
     int32_t    *order; /* [routed] */
     ChoiceTile *tiles; /* [tile_slots] */
     int32_t     width; /* for tiles of so many choices; 0: not sorted yet */
+    Turn        turn;  /* what is not its turn has no tiles */
 };
 
 /* Room for the tiles of any width that the products use. */

@@ -18,12 +18,16 @@ constexpr int kSortThreads = 512;
 
 /* Sorts the choices by expert, each expert's in their own order, and cuts them into tiles of up to `tile_width`. One block
  * per expert, and none waits for another: a block counts how many choices go before its own, and expert e's tiles begin at
- * slot first(e) / tile_width + e, where they have room whatever the experts in front of it have.
+ * slot first(e) / tile_width + e, where they have room whatever the experts in front of it have. `partly`: tiles of experts
+ * whose turn it is not are empty.
  *
  * order: [choices]  tiles: [choices / tile_width + experts] */
-DS4_KERNEL sort_choices(const int32_t *ids, int32_t choices, int32_t tile_width, int32_t *order, ChoiceTile *tiles) {
+template <bool partly>
+DS4_KERNEL sort_choices(FeedForward job, int32_t tile_width, int32_t *order, ChoiceTile *tiles) {
     __shared__ int32_t before[kSortThreads / kLanes], own[kSortThreads / kLanes];
-    const int32_t expert = static_cast<int32_t>(blockIdx.x);
+    const int32_t  expert = static_cast<int32_t>(blockIdx.x);
+    const int32_t *ids = job.ids;
+    const int32_t  choices = job.routed;
     wait_for_inputs();
     let_next_start();
 
@@ -62,6 +66,9 @@ DS4_KERNEL sort_choices(const int32_t *ids, int32_t choices, int32_t tile_width,
 
     const int32_t slot = first / tile_width + expert;
     const int32_t next = (first + count) / tile_width + expert + 1;
+    if (partly && !takes(job, expert)) {
+        count = 0;
+    }
     for (int32_t i = static_cast<int32_t>(threadIdx.x); slot + i < next; i += static_cast<int32_t>(blockDim.x)) {
         const int32_t done = i * tile_width;
         const int32_t rest = count - done;
@@ -124,6 +131,8 @@ DS4_DEVICE void quantise_part(Inputs inputs, const float *values, int32_t at, in
     }
 }
 
+/* `partly`: only choices whose turn it is. The values of others are spent, or not there yet. */
+template <bool partly>
 DS4_KERNEL quantise_choices(FeedForward job, RowSlice slice, Inputs routed, Inputs shared) {
     wait_for_inputs();
     let_next_start();
@@ -133,7 +142,10 @@ DS4_KERNEL quantise_choices(FeedForward job, RowSlice slice, Inputs routed, Inpu
     if (choice >= job.routed + job.shared) {
         return;
     }
-    const bool   is_routed = choice < job.routed;
+    const bool is_routed = choice < job.routed;
+    if (partly && !(is_routed ? takes(job, job.ids[choice]) : job.begun == nullptr)) {
+        return;
+    }
     const Inputs inputs = is_routed ? routed : shared;
     if (inputs != Inputs::floats) {
         quantise_part(inputs, slice.values + choice * slice.count, static_cast<int32_t>(item % parts) * 256, slice.count,
@@ -284,8 +296,8 @@ void sort(const Stream &stream, const FeedForward &job, int32_t tile_width, Sort
         return;
     }
     sorted.width = tile_width;
-    launch(stream, sort_choices, {static_cast<unsigned>(job.experts)}, kSortThreads, 0, job.ids, job.routed, tile_width,
-           sorted.order, sorted.tiles);
+    launch(stream, sorted.turn == Turn::all ? sort_choices<false> : sort_choices<true>,
+           {static_cast<unsigned>(job.experts)}, kSortThreads, 0, job, tile_width, sorted.order, sorted.tiles);
 }
 
 void multiply(const Stream &stream, const CardFacts &card, const FeedForward &job, bool exact, SortedChoices &sorted,
@@ -313,7 +325,7 @@ int64_t tile_slots(int64_t routed, int64_t experts) {
 void gate_up_many(const Stream &stream, const CardFacts &card, const FeedForward &job, bool exact, SortedChoices &sorted,
                   const RowSlice &slice) {
     multiply(stream, card, job, exact, sorted, slice, job.gate_up.format, Work::gate_up, false);
-    if (job.shared == 0) {
+    if (job.shared == 0 || sorted.turn == Turn::rest) {
         return;
     }
     const Format gate = job.shared_gate.format, up = job.shared_up.format;
@@ -325,13 +337,14 @@ void gate_up_many(const Stream &stream, const CardFacts &card, const FeedForward
     }
 }
 
-void quantise_inner(const Stream &stream, const FeedForward &job, bool exact, const RowSlice &slice) {
+void quantise_inner(const Stream &stream, const FeedForward &job, bool exact, Turn turn, const RowSlice &slice) {
     constexpr int64_t kGroups = 4;
     const Inputs      routed = inputs_of(job.down.format, exact);
     const Inputs      shared = job.shared != 0 ? inputs_of(job.shared_down.format, exact) : routed;
     if (routed != Inputs::floats || shared != Inputs::floats) {
         const int64_t items = static_cast<int64_t>(job.routed + job.shared) * ((slice.count + 255) / 256);
-        launch(stream, quantise_choices, {static_cast<unsigned>((items + kGroups - 1) / kGroups)}, kGroups * kLanes, 0, job,
+        launch(stream, turn == Turn::all ? quantise_choices<false> : quantise_choices<true>,
+               {static_cast<unsigned>((items + kGroups - 1) / kGroups)}, kGroups * kLanes, 0, job,
                slice, routed, shared);
     }
 }

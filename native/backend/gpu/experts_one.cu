@@ -24,8 +24,8 @@ struct GateUpPointers {
 
 /* inner[choice, row] = gated(gate[row] . x, up[row] . x) for the choices first .. last - 1. A group of 32 lanes takes a row
  * of both matrices at a time. With one half only, that one twice. With `rounds` every block rounds x for itself, into
- * dynamic shared memory: that costs less than a kernel in front. */
-template <typename Routed, typename Shared>
+ * dynamic shared memory: that costs less than a kernel in front. `partly`: only experts whose turn it is. */
+template <typename Routed, typename Shared, bool partly>
 DS4_KERNEL __launch_bounds__(kThreads, 2)
 gate_up_rows(FeedForward job, int32_t first, int32_t last, Halves halves, bool rounds, float *inner) {
     __shared__ typename Routed::Tables tables;
@@ -47,8 +47,9 @@ gate_up_rows(FeedForward job, int32_t first, int32_t last, Halves halves, bool r
         const bool    routed = choice < job.routed;
         const int32_t i = choice - first;
         if (routed) {
-            const ExpertAddress address = job.table[job.ids[choice]];
-            pointers.gate[i] = address.gate;
+            const int32_t       expert = job.ids[choice];
+            const ExpertAddress address = job.table[expert];
+            pointers.gate[i] = !partly || takes(job, expert) ? address.gate : nullptr;
             pointers.up[i] = address.up;
         } else {
             pointers.gate[i] = halves == Halves::up ? job.shared_up.data : job.shared_gate.data;
@@ -71,6 +72,9 @@ gate_up_rows(FeedForward job, int32_t first, int32_t last, Halves halves, bool r
     for (int32_t item = static_cast<int32_t>(blockIdx.x) * kGroups + group(); item < items;
          item += static_cast<int32_t>(gridDim.x) * kGroups) {
         const int32_t    which = item / job.inner, row = item % job.inner;
+        if (partly && pointers.gate[which] == nullptr) {
+            continue;
+        }
         const int32_t    choice = first + which;
         const bool       routed = choice < job.routed;
         const int32_t    token = routed ? choice / job.used : choice - job.routed;
@@ -200,7 +204,7 @@ constexpr int64_t kMostRoundedBytes = 19 << 10;
 /* Blocks that a multiprocessor works on at the same time. */
 constexpr int64_t kBlocksPerMultiprocessor = 2;
 
-template <typename Routed, typename Shared>
+template <typename Routed, typename Shared, bool partly = false>
 void start_gate_up(const Stream &stream, const CardFacts &card, const FeedForward &job, int32_t first, int32_t last,
                    Halves halves, bool rounds, float *inner) {
     const int64_t items = static_cast<int64_t>(last - first) * job.inner;
@@ -209,7 +213,7 @@ void start_gate_up(const Stream &stream, const CardFacts &card, const FeedForwar
         const auto    blocks = static_cast<unsigned>(std::min((items + kGroups - 1) / kGroups, most));
         const int     row_bytes = rounded_row_bytes(Routed::kInputs, job.width) +
                               (Routed::kInputs == Shared::kInputs ? 0 : rounded_row_bytes(Shared::kInputs, job.width));
-        launch(stream, gate_up_rows<Routed, Shared>, {blocks}, kThreads,
+        launch(stream, gate_up_rows<Routed, Shared, partly>, {blocks}, kThreads,
                rounds ? static_cast<size_t>(job.tokens) * static_cast<size_t>(row_bytes) : 0, job, first, last, halves,
                rounds, inner);
     }
@@ -236,11 +240,11 @@ bool rounds_few(const FeedForward &job, bool exact) {
     return static_cast<int64_t>(job.tokens) * row_bytes <= kMostRoundedBytes;
 }
 
-void gate_up_few(const Stream &stream, const CardFacts &card, const FeedForward &job, bool exact, float *inner) {
+void gate_up_few(const Stream &stream, const CardFacts &card, const FeedForward &job, bool exact, Turn turn, float *inner) {
     const bool    rounds = rounds_few(job, exact);
     const int32_t all = job.routed + job.shared;
     const Format  gate = job.shared_gate.format, up = job.shared_up.format;
-    if (!exact && job.shared != 0 && gate == up && has_common_kernel(job.gate_up.format, gate)) {
+    if (turn == Turn::all && !exact && job.shared != 0 && gate == up && has_common_kernel(job.gate_up.format, gate)) {
         with_bytes(job.gate_up.format, [&](auto tag) {
             constexpr Format kRouted = decltype(tag)::kFormat;
             if constexpr (kHasCommonKernel<kRouted>) {
@@ -250,22 +254,29 @@ void gate_up_few(const Stream &stream, const CardFacts &card, const FeedForward 
         });
         return;
     }
-    const auto start = [&](Format format, int32_t first, int32_t last, Halves halves) {
+    const auto start = [&](Format format, int32_t first, int32_t last, Halves halves, auto partly) {
         if (inputs_of(format, exact) == Inputs::floats) {
-            start_gate_up<FloatRows, FloatRows>(stream, card, job, first, last, halves, rounds, inner);
+            start_gate_up<FloatRows, FloatRows, decltype(partly)::value>(stream, card, job, first, last, halves, rounds, inner);
             return;
         }
         with_bytes(format, [&](auto tag) {
             using Own = ByteRows<decltype(tag)::kFormat, kGateUpSteps>;
-            start_gate_up<Own, Own>(stream, card, job, first, last, halves, rounds, inner);
+            start_gate_up<Own, Own, decltype(partly)::value>(stream, card, job, first, last, halves, rounds, inner);
         });
     };
-    start(job.gate_up.format, 0, job.routed, Halves::both);
-    if (gate == up) {
-        start(gate, job.routed, all, Halves::both);
+    if (turn == Turn::all) {
+        start(job.gate_up.format, 0, job.routed, Halves::both, std::false_type{});
     } else {
-        start(gate, job.routed, all, Halves::gate);
-        start(up, job.routed, all, Halves::up);
+        start(job.gate_up.format, 0, job.routed, Halves::both, std::true_type{});
+    }
+    if (turn == Turn::rest) {
+        return;
+    }
+    if (gate == up) {
+        start(gate, job.routed, all, Halves::both, std::false_type{});
+    } else {
+        start(gate, job.routed, all, Halves::gate, std::false_type{});
+        start(up, job.routed, all, Halves::up, std::false_type{});
     }
 }
 

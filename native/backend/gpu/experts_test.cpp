@@ -1,6 +1,7 @@
-#include "backend/gpu/parity_test.h"
-
 #include <cmath>
+
+#include "backend/cpu/experts_test.h"
+#include "backend/gpu/parity_test.h"
 
 namespace ds4::backend::gpu::test {
 
@@ -8,81 +9,23 @@ namespace {
 
 using quant::Type;
 
-struct Shape {
-    Type    gate_up, down, shared_gate_up, shared_down;
-    int64_t tokens, width, inner, experts, used;
-    bool    has_shared;
-};
+using Shape = cpu::test::ExpertsShape;
+using Model = cpu::test::ExpertsModel;
+using cpu::test::kMissing;
+using cpu::test::kMissingNames;
+using cpu::test::Missing;
+using cpu::test::Routing;
 
-enum class Routing { spread, skewed, repeated };
-
-/* A feed-forward layer in host memory and one batch for it. */
-struct Model {
-    Shape                    shape;
-    std::vector<OwnedMatrix> gates, ups, downs;
-    OwnedMatrix              shared_gate, shared_up, shared_down;
-    std::vector<float>       x, weights;
-    std::vector<int32_t>     ids;
-
-    Model(const Shape &of, Routing routing, Random &random) : shape(of) {
-        for (int64_t e = 0; e < shape.experts; ++e) {
-            gates.push_back(random_matrix(shape.gate_up, shape.inner, shape.width, random));
-            ups.push_back(random_matrix(shape.gate_up, shape.inner, shape.width, random));
-            downs.push_back(random_matrix(shape.down, shape.width, shape.inner, random));
-        }
-        shared_gate = random_matrix(shape.shared_gate_up, shape.inner, shape.width, random);
-        shared_up = random_matrix(shape.shared_gate_up, shape.inner, shape.width, random);
-        shared_down = random_matrix(shape.shared_down, shape.width, shape.inner, random);
-        x = random.normals(shape.tokens * shape.width, 0.3f);
-        for (int64_t t = 0; t < shape.tokens; ++t) {
-            const int64_t first = random.below(shape.experts);
-            for (int64_t i = 0; i < shape.used; ++i) {
-                int64_t expert = (first + i * 2 + i * 2 / shape.experts) % shape.experts;
-                if (routing == Routing::skewed) {
-                    expert = i == 0 ? shape.experts - 1 : i - 1; /* the others get nothing */
-                } else if (routing == Routing::repeated) {
-                    expert = (first + i / 2) % shape.experts;
-                }
-                ids.push_back(static_cast<int32_t>(expert));
-                weights.push_back(std::fabs(random.normal()) + 0.1f);
-            }
-        }
-    }
-
-    ExpertsArgs args() const {
-        ExpertsArgs args{};
-        args.width = shape.width;
-        args.expert_width = shape.inner;
-        args.experts = shape.experts;
-        args.used = shape.used;
-        args.gate_up_type = shape.gate_up;
-        args.down_type = shape.down;
-        args.clamp = 0.5f;
-        args.shared_clamp = 0.7f;
-        return args;
-    }
-
-    std::vector<float> on_cpu(bool exact) const {
-        std::vector<ExpertAddress> table;
-        for (size_t e = 0; e < gates.size(); ++e) {
-            table.push_back({gates[e].matrix.data, ups[e].matrix.data, downs[e].matrix.data});
-        }
-        std::vector<float> out(x.size());
-        ExpertsArgs        call = args();
-        call.tokens = shape.tokens;
-        call.x = x.data();
-        call.ids = ids.data();
-        call.weights = weights.data();
-        call.table = table.data();
-        call.shared_gate = shape.has_shared ? &shared_gate.matrix : nullptr;
-        call.shared_up = shape.has_shared ? &shared_up.matrix : nullptr;
-        call.shared_down = shape.has_shared ? &shared_down.matrix : nullptr;
-        call.out = out.data();
-        cpu::CpuOps ops = cpu_ops(exact);
-        ops.experts(call);
-        return out;
-    }
-};
+std::vector<float> on_cpu(const Model &model, bool exact) {
+    const std::vector<ExpertAddress> table = model.table();
+    std::vector<float>               out(model.x.size());
+    ExpertsArgs                      call = model.host_args();
+    call.table = table.data();
+    call.out = out.data();
+    cpu::CpuOps ops = cpu_ops(exact);
+    ops.experts(call);
+    return out;
+}
 
 /* The same layer on the device. */
 struct PlacedModel {
@@ -111,15 +54,27 @@ struct PlacedModel {
         table = place(on, addresses);
     }
 
-    std::vector<float> run(int64_t piece) {
+    /* The whole batch. */
+    ExpertsArgs args(float *out) const {
         const Shape &shape = model.shape;
-        const auto   out = room<float>(backend, model.x.size());
         ExpertsArgs  call = model.args();
+        call.tokens = shape.tokens;
+        call.x = x.get();
+        call.ids = ids.get();
+        call.weights = weights.get();
         call.table = table.get();
         call.shared_gate = shape.has_shared ? &shared_gate.matrix : nullptr;
         call.shared_up = shape.has_shared ? &shared_up.matrix : nullptr;
         call.shared_down = shape.has_shared ? &shared_down.matrix : nullptr;
-        int64_t first = 0;
+        call.out = out;
+        return call;
+    }
+
+    std::vector<float> run(int64_t piece) {
+        const Shape &shape = model.shape;
+        const auto   out = room<float>(backend, model.x.size());
+        ExpertsArgs  call = args(out.get());
+        int64_t      first = 0;
         for (const int64_t count : pieces(shape.tokens, piece)) {
             call.tokens = count;
             call.x = x.get() + first * shape.width;
@@ -129,6 +84,22 @@ struct PlacedModel {
             backend.ops->experts(call);
             first += count;
         }
+        return out.read();
+    }
+
+    /* The whole batch in two calls. */
+    std::vector<float> run_split(Missing missing, const std::byte *wrong) {
+        const cpu::test::SplitTables tables = cpu::test::split_tables(model, table.read(), missing, wrong);
+        const auto                   begun = place(backend, tables.first);
+        auto                         rest = place(backend, tables.rest);
+        const auto                   out = room<float>(backend, model.x.size());
+        ExpertsArgs                  call = args(out.get());
+        call.table = begun.get();
+        CHECK(backend.ops->begin_experts(call));
+        rest.write(tables.rest); /* copies come between the two */
+        call.table = rest.get();
+        call.begun = begun.get();
+        backend.ops->experts(call);
         return out.read();
     }
 };
@@ -142,7 +113,7 @@ void check_model(const std::string &name, const Model &model, bool exact, const 
     const int64_t      tokens = model.shape.tokens;
     std::vector<float> whole = in_file.run(tokens);
     /* In the fast arithmetic an inner value next to a rounding boundary may become the neighbouring byte. */
-    CHECK_NMSE(what, whole, model.on_cpu(exact), exact ? 1e-11 : 2e-7);
+    CHECK_NMSE(what, whole, on_cpu(model, exact), exact ? 1e-11 : 2e-7);
     CHECK_SAME_BITS(what + " arranged", arranged.run(tokens), whole);
     for (const int64_t cut : cuts) {
         CHECK_SAME_BITS(what + " in pieces of " + std::to_string(cut), in_file.run(cut), whole);
@@ -150,8 +121,16 @@ void check_model(const std::string &name, const Model &model, bool exact, const 
     }
 }
 
-std::string name_of(const Shape &shape) {
-    return std::string("experts ") + quant::type_name(shape.gate_up) + "/" + quant::type_name(shape.down);
+/* Begun before all experts are there, against one call. */
+void check_split(const std::string &name, const Model &model, bool exact, Layout layout) {
+    const std::string        what = name + (exact ? " exact" : "") + (layout == Layout::arranged ? " arranged" : "");
+    Backend                  backend = gpu(exact);
+    PlacedModel              placed(backend, model, layout);
+    const auto               wrong = room<std::byte>(backend, model.gates[0].bytes.size());
+    const std::vector<float> whole = placed.run(model.shape.tokens);
+    for (const Missing missing : kMissing) {
+        CHECK_SAME_BITS(what + kMissingNames[static_cast<int>(missing)], placed.run_split(missing, wrong.get()), whole);
+    }
 }
 
 } // namespace
@@ -172,8 +151,8 @@ TEST("experts of every mix of types add up as on the processor, however the batc
     for (const Shape &shape : shapes) {
         Random      random(91);
         const Model model(shape, Routing::spread, random);
-        check_model(name_of(shape), model, false, {1});
-        check_model(name_of(shape), model, true, {1});
+        check_model(shape.name(), model, false, {1});
+        check_model(shape.name(), model, true, {1});
     }
 }
 
@@ -186,7 +165,7 @@ TEST("many tokens of an expert give each the bits it has alone") {
     };
     for (const Shape &shape : shapes) {
         Random random(92);
-        check_model(name_of(shape) + " " + std::to_string(shape.tokens), Model(shape, Routing::spread, random), false, {8});
+        check_model(shape.name(), Model(shape, Routing::spread, random), false, {8});
     }
 }
 
@@ -211,7 +190,7 @@ TEST("rows may be longer than what a lane holds, and of every alignment") {
     for (const Shape &shape : shapes) {
         Random random(94);
         /* Eight at a time: more than blocks round for themselves. */
-        check_model(name_of(shape) + " long", Model(shape, Routing::spread, random), false, {1, 8});
+        check_model(shape.name() + " long", Model(shape, Routing::spread, random), false, {1, 8});
     }
 }
 
@@ -228,10 +207,65 @@ TEST("one matrix of the shared expert may be rearranged and the other not") {
         PlacedModel              mixed(backend, model, Layout::file);
         const std::vector<float> whole = plain.run(shape.tokens);
         mixed.shared_gate = place_matrix(backend, model.shared_gate, Layout::arranged);
-        CHECK_NMSE("mixed", whole, model.on_cpu(false), 2e-7);
+        CHECK_NMSE("mixed", whole, on_cpu(model, false), 2e-7);
         CHECK_SAME_BITS("mixed", mixed.run(shape.tokens), whole);
         CHECK_SAME_BITS("mixed singly", mixed.run(1), whole);
     }
+}
+
+TEST("experts that are begun before all are there give the bits of one call") {
+    for (const Shape &shape : cpu::test::split_shapes()) {
+        Random      random(97);
+        const Model model(shape, Routing::spread, random);
+        check_split(shape.name(), model, false, Layout::file);
+        check_split(shape.name(), model, true, Layout::file);
+        if (shape.has_shared && shape.shared_gate_up == Type::q8_0 && shape.width % 256 == 0) {
+            check_split(shape.name(), model, false, Layout::arranged);
+        }
+    }
+}
+
+TEST("experts may be begun with rows too long for blocks to round, and with choices of all sorts") {
+    const auto check = [](const char *name, const Shape &shape, Routing routing) {
+        Random random(97);
+        check_split(name, Model(shape, routing, random), false, Layout::file);
+    };
+    check("long rows", {Type::q8_0, Type::q8_0, Type::q8_0, Type::q8_0, 8, 4352, 32, 3, 2, true}, Routing::spread);
+    check("skewed", {Type::q8_0, Type::mxfp4, Type::q8_0, Type::q8_0, 70, 64, 32, 40, 2, true}, Routing::skewed);
+    check("repeated", {Type::q8_0, Type::q8_0, Type::q8_0, Type::q8_0, 11, 64, 32, 3, 20, true}, Routing::repeated);
+}
+
+TEST("only what was begun can be finished, once, and before the memory is used for something else") {
+    Random            random(98);
+    const Model       model({Type::q8_0, Type::q8_0, Type::q8_0, Type::q8_0, 20, 64, 32, 4, 2, true}, Routing::spread, random);
+    Backend           backend = gpu(false);
+    PlacedModel       placed(backend, model, Layout::file);
+    const auto        out = room<float>(backend, model.x.size());
+    const auto        same_ids = place(backend, model.ids);
+    const ExpertsArgs args = placed.args(out.get());
+    const auto        finish = [&](const int32_t *ids, int64_t tokens) {
+        ExpertsArgs rest = args;
+        rest.begun = rest.table;
+        rest.ids = ids;
+        rest.tokens = tokens;
+        backend.ops->experts(rest);
+    };
+    CHECK_FAILS(DS4_E_INTERNAL, finish(args.ids, 20));
+    CHECK(backend.ops->begin_experts(args));
+    CHECK_FAILS(DS4_E_INTERNAL, finish(same_ids.get(), 20));
+    CHECK(backend.ops->begin_experts(args));
+    CHECK_FAILS(DS4_E_INTERNAL, finish(args.ids, 19));
+    CHECK(backend.ops->begin_experts(args));
+    backend.ops->experts(args);
+    CHECK_FAILS(DS4_E_INTERNAL, finish(args.ids, 20));
+    CHECK(backend.ops->begin_experts(args));
+    finish(args.ids, 20);
+    CHECK_FAILS(DS4_E_INTERNAL, finish(args.ids, 20));
+
+    const Projection projection{&placed.matrices[0].matrix, out.get()};
+    CHECK(backend.ops->begin_experts(args));
+    backend.ops->project({20, args.x, {&projection, 1}});
+    CHECK_FAILS(DS4_E_INTERNAL, finish(args.ids, 20));
 }
 
 TEST("experts may be read where the host keeps them") {

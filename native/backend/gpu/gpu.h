@@ -92,6 +92,7 @@
 #define gpuDeviceProp hipDeviceProp_t
 #define gpuGetDeviceProperties hipGetDeviceProperties
 #define gpuHostAlloc hipHostMalloc
+#define gpuHostAllocMapped hipHostMallocMapped
 #define gpuHostAllocDefault hipHostMallocDefault
 #define gpuHostRegisterReadOnly 0u /* not in every version */
 #define gpuFreeHost hipHostFree
@@ -99,6 +100,7 @@
 #define gpuDeviceProp cudaDeviceProp
 #define gpuGetDeviceProperties cudaGetDeviceProperties
 #define gpuHostAlloc cudaHostAlloc
+#define gpuHostAllocMapped cudaHostAllocMapped
 #define gpuHostAllocDefault cudaHostAllocDefault
 #define gpuHostRegisterReadOnly cudaHostRegisterReadOnly
 #define gpuFreeHost cudaFreeHost

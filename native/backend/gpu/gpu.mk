@@ -9,7 +9,7 @@ GPU_SOURCES := $(wildcard native/backend/gpu/*.cu)
 GPU_TEST_SOURCES := $(wildcard native/backend/gpu/*_test.cpp)
 CHECK_OBJECT := $(BUILD)/test/native/check.o
 
-.PHONY: cuda rocm gpu-limits gpu-test-cuda gpu-test-rocm check-hip gpu-emulated test-gpu-emulated nvcc debian-hip
+.PHONY: cuda rocm gpu-limits memory-limits gpu-test-cuda gpu-test-rocm check-hip gpu-emulated test-gpu-emulated nvcc debian-hip
 
 # ---- the emulated card ------------------------------------------------------------------------------
 
@@ -86,12 +86,16 @@ cuda: build/cuda/libds4-cuda.so ## build the library for NVIDIA cards (CUDA_ARCH
 
 gpu-test-cuda: build/cuda/ds4-gpu-test ## build the GPU tests for NVIDIA cards
 
-build/cuda/ds4-gpu-limits: bench/gpu/limits.cu native/backend/gpu/gpu.h $(GPU_MAKE) | nvcc compiler
+build/cuda/ds4-gpu-limits: bench/gpu/limits.cu
+build/cuda/ds4-memory-limits: bench/memory/link.cu
+build/cuda/ds4-gpu-limits build/cuda/ds4-memory-limits: bench/gpu/rates.h native/backend/gpu/gpu.h $(GPU_MAKE) | nvcc compiler
 	@mkdir -p $(@D)
-	@echo "nvcc $<"
-	@$(NVCC) $(CUDA_FLAGS) -cudart static -o $@ $<
+	@echo "nvcc $(filter %.cu,$^)"
+	@$(NVCC) $(CUDA_FLAGS) -Xcompiler -pthread -cudart static -o $@ $(filter %.cu,$^)
 
 gpu-limits: build/cuda/ds4-gpu-limits ## build the program that measures what the card allows, for bench/gpu
+
+memory-limits: build/cuda/ds4-memory-limits ## build the program that measures what the link and a disk allow, for bench/memory
 
 -include $(CUDA_OBJECTS:.o=.d) $(CUDA_TEST_OBJECTS:.o=.d)
 

@@ -1,10 +1,12 @@
 #include "backend/gpu/gpu_device.h"
 
 #include <cstdio>
+#include <cstring>
 
 #include <unistd.h>
 
 #include "backend/gpu/architecture.h"
+#include "backend/gpu/pinned_pages.h"
 #include "backend/gpu/upload_ring.h"
 #include "failure.h"
 
@@ -93,6 +95,36 @@ public:
 private:
     const GpuDevice &device_;
     void            *pinned_ = nullptr;
+    const std::byte *address_ = nullptr;
+};
+
+/* Pages that kernels reach. */
+class GpuPinnedMemory final : public PinnedMemory {
+public:
+    GpuPinnedMemory(const GpuDevice &device, size_t bytes, std::string_view what)
+        : device_(device), size_(bytes),
+          pages_(device, bytes, gpuHostAllocMapped, in_mib(bytes) + " of host memory for " + std::string(what)) {
+        void *address = nullptr;
+        check(gpuHostGetDevicePointer(&address, pages_.data(), 0), "address host memory");
+        address_ = static_cast<const std::byte *>(address);
+        std::memset(pages_.data(), 0, pages_.bytes());
+    }
+
+    ~GpuPinnedMemory() override {
+        /* Kernels that read it must have ended. */
+        static_cast<void>(gpuSetDevice(static_cast<int>(device_.index())));
+        static_cast<void>(gpuDeviceSynchronize());
+    }
+    GpuPinnedMemory(const GpuPinnedMemory &) = delete;
+    GpuPinnedMemory &operator=(const GpuPinnedMemory &) = delete;
+
+    const std::byte     *device_address() const override { return address_; }
+    std::span<std::byte> bytes() const override { return {pages_.data(), size_}; }
+
+private:
+    const GpuDevice &device_;
+    size_t           size_;
+    PinnedPages      pages_;
     const std::byte *address_ = nullptr;
 };
 
@@ -198,6 +230,10 @@ std::unique_ptr<HostMapping> GpuDevice::map_host(std::span<const std::byte> rang
 
 std::unique_ptr<UploadRing> GpuDevice::upload_ring(size_t slots, size_t slot_bytes) {
     return std::make_unique<GpuUploadRing>(*this, slots, slot_bytes);
+}
+
+std::unique_ptr<PinnedMemory> GpuDevice::pin_memory(size_t bytes, std::string_view what) {
+    return std::make_unique<GpuPinnedMemory>(*this, bytes, what);
 }
 
 } // namespace ds4::backend::gpu

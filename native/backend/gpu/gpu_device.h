@@ -35,6 +35,7 @@ public:
 
     std::unique_ptr<HostMapping> map_host(std::span<const std::byte> range) override;
     std::unique_ptr<UploadRing>  upload_ring(size_t slots, size_t slot_bytes) override;
+    std::unique_ptr<PinnedMemory> pin_memory(size_t bytes, std::string_view what) override;
 
     uint32_t         index() const { return index_; }
     const CardFacts &facts() const { return facts_; }

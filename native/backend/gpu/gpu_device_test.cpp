@@ -146,6 +146,99 @@ TEST("an upload ring takes pieces from several threads and loses none") {
     CHECK(got == sent);
 }
 
+TEST("upload buffers begin at a page and hold what was asked for") {
+    const auto device = open_device(0);
+    const auto ring = device->upload_ring(3, 5000);
+    for (size_t slot = 0; slot < 3; ++slot) {
+        const std::span<std::byte> buffer = ring->wait(slot);
+        CHECK(reinterpret_cast<uintptr_t>(buffer.data()) % 4096 == 0 && buffer.size() >= 5000);
+        std::memset(buffer.data(), 1, buffer.size());
+    }
+}
+
+TEST("a slot may be sent from any byte on, and memory that is pinned without a slot") {
+    constexpr size_t           kBytes = 10000, kSkipped = 300;
+    const auto                 device = open_device(0);
+    const std::vector<uint8_t> sent = random_bytes(3 * kBytes, 7);
+    std::vector<uint8_t>       got(sent.size());
+    const Allocation           memory = device->allocate(sent.size(), "a test");
+    const auto                 pinned = device->pin_memory(kBytes, "a test");
+    const std::span            of_host = std::as_bytes(std::span(sent)).subspan(2 * kBytes);
+    const auto                 mapping = device->map_host(of_host);
+    const auto                 ring = device->upload_ring(2, kSkipped + kBytes);
+
+    std::memcpy(ring->wait(0).data() + kSkipped, sent.data(), kBytes);
+    ring->send(0, memory.as<std::byte>(), kBytes, kSkipped);
+    std::memcpy(pinned->bytes().data(), sent.data() + kBytes, kBytes);
+    ring->send_pinned(1, memory.as<std::byte>() + kBytes, pinned->bytes().data(), kBytes);
+    ring->send_pinned(0, memory.as<std::byte>() + 2 * kBytes, of_host.data(), kBytes);
+    while (!ring->arrived(0) || !ring->arrived(1)) {
+        std::this_thread::yield();
+    }
+
+    device->copy_out(got.data(), memory.as<void>(), got.size());
+    CHECK(got == sent);
+}
+
+TEST("uploads and ops wait for each other where they are told to") {
+    constexpr int64_t   kWidth = 64;
+    constexpr size_t    kBytes = kWidth * sizeof(float);
+    Backend             backend = gpu::test::gpu(true);
+    Random              random(4);
+    auto                row = room<float>(backend, kWidth); /* one place for one row after the other */
+    const auto          ring = backend.device->upload_ring(1, kBytes);
+    const Matrix        embedding{quant::Type::f32, RowLayout::file, 1, kWidth, kBytes,
+                           reinterpret_cast<const std::byte *>(row.get())};
+    const int32_t       token = 0;
+    std::vector<Placed<float>>      seen;
+    std::vector<std::vector<float>> want;
+    for (int turn = 0; turn < 5; ++turn) {
+        want.push_back(random.normals(kWidth));
+        seen.push_back(room<float>(backend, kWidth));
+    }
+
+    for (size_t turn = 0; turn < seen.size(); ++turn) {
+        ring->follow_ops();
+        std::memcpy(ring->wait(0).data(), want[turn].data(), kBytes);
+        ring->send(0, row.get(), kBytes);
+        if (turn % 2 == 1) {
+            ring->finish(); /* with ops in front that nobody waited for */
+        }
+        ring->precede_ops();
+        backend.ops->embed({.tokens = {&token, 1}, .embedding = &embedding, .hc = 1, .streams = seen[turn].get()});
+    }
+
+    for (size_t turn = 0; turn < seen.size(); ++turn) {
+        CHECK_SAME_BITS("row " + std::to_string(turn), seen[turn].read(), want[turn]);
+    }
+}
+
+TEST("pinned memory begins as zeros, at a page, and kernels read it in place") {
+    constexpr int64_t kWidth = 96, kRows = 50;
+    constexpr size_t  kBytes = kRows * kWidth * sizeof(float);
+    Backend                  backend = gpu::test::gpu(true);
+    const auto               pinned = backend.device->pin_memory(kBytes, "a test");
+    const std::span          bytes = pinned->bytes();
+    Random                   random(3);
+    const std::vector<float> rows = random.normals(kRows * kWidth);
+    const Matrix embedding{quant::Type::f32, RowLayout::file, kRows, kWidth, kWidth * int64_t{sizeof(float)},
+                           pinned->device_address()};
+    const int32_t tokens[] = {49, 0, 7};
+    auto          streams = room<float>(backend, 3 * kWidth);
+
+    CHECK(bytes.size() == kBytes && reinterpret_cast<uintptr_t>(bytes.data()) % 4096 == 0);
+    CHECK(reinterpret_cast<uintptr_t>(pinned->device_address()) % 4096 == 0);
+    CHECK(std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; }));
+    std::memcpy(bytes.data(), rows.data(), kBytes);
+    backend.ops->embed({.tokens = tokens, .embedding = &embedding, .hc = 1, .streams = streams.get()});
+
+    std::vector<float> want;
+    for (const int32_t token : tokens) {
+        want.insert(want.end(), rows.begin() + token * kWidth, rows.begin() + (token + 1) * kWidth);
+    }
+    CHECK_SAME_BITS("rows of pinned memory", streams.read(), want);
+}
+
 TEST("kernels read mapped host memory in place") {
     constexpr int64_t kWidth = 96, kRows = 50;
     Backend                  backend = gpu::test::gpu(true);

@@ -123,6 +123,7 @@ RopeTable GpuOps::rope_table(const Rope &rope) {
 /* ---- memory of the ops' own ------------------------------------------------------------------------ */
 
 std::byte *GpuOps::grown(Allocation &allocation, size_t bytes, const char *what) {
+    begun_experts_ = {}; /* whoever asks may write over them */
     if (bytes > allocation.bytes()) {
         if (recording_) {
             throw Failure(DS4_E_INTERNAL, std::string("a recorded step needs more ") + what + " than before");

@@ -30,6 +30,8 @@ struct RopeTable {
     int32_t pairs;
 };
 
+enum class Turn : uint8_t; /* experts.h */
+
 class GpuOps final : public Ops {
 public:
     /* With `exact`, weights of every type are expanded to float32 and meet float32 activations. Otherwise quantised
@@ -52,6 +54,7 @@ public:
     void attention(const AttentionArgs &args) override;
     void route(const RouteArgs &args) override;
     void experts(const ExpertsArgs &args) override;
+    bool begin_experts(const ExpertsArgs &args) override;
     void best(const BestArgs &args) override;
     bool supports(quant::Type type) const override;
 
@@ -85,6 +88,13 @@ private:
         gpuEvent_t read = nullptr; /* the device has fetched it */
     };
 
+    /* Whose inner values begin_experts has left in the scratch memories, until someone else asks for one. */
+    struct BegunExperts {
+        const int32_t *ids = nullptr;
+        int64_t        tokens = 0;
+    };
+
+    void       run_experts(const ExpertsArgs &args, Turn turn);
     void       reserve_tokens(size_t count);
     void       upload_step();
     std::byte *grown(Allocation &allocation, size_t bytes, const char *what);
@@ -99,6 +109,7 @@ private:
     Allocation     other_tokens_; /* ids that are not of a step */
     Allocation     scratch_;
     Allocation     activation_scratch_;
+    BegunExperts   begun_experts_;
     Staging        staging_[2];
     unsigned       steps_ = 0;
     Step           step_{};

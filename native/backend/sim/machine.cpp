@@ -1,0 +1,110 @@
+#include "backend/sim/machine.h"
+
+#include <string>
+
+#include "failure.h"
+
+namespace ds4::backend::sim {
+
+namespace {
+
+/* A workstation card of 2023 on a bus and a drive of its time. */
+ds4_simulation ordinary_machine() {
+    ds4_simulation machine{};
+    machine.size = sizeof(machine);
+    machine.kind = DS4_DEVICE_DISCRETE;
+    machine.vram_bytes = uint64_t{48} << 30;
+    machine.link_bytes_per_second = 25'000'000'000;
+    machine.mapped_bytes_per_second = 12'000'000'000;
+    machine.disk_bytes_per_second = 5'000'000'000;
+    machine.link_ns = 10'000;
+    machine.disk_ns = 80'000;
+    return machine;
+}
+
+[[noreturn]] void refuse(const std::string &why) {
+    throw Failure(DS4_E_ARGUMENT, "cannot simulate this machine: " + why);
+}
+
+void check(const ds4_simulation &machine) {
+    if (machine.kind != DS4_DEVICE_DISCRETE && machine.kind != DS4_DEVICE_INTEGRATED) {
+        refuse("its device is of kind " + std::to_string(machine.kind) + ", not discrete (1) or integrated (2)");
+    }
+    if (machine.vram_bytes == 0 || machine.used_bytes > machine.vram_bytes) {
+        refuse(std::to_string(machine.used_bytes) + " of " + std::to_string(machine.vram_bytes) +
+               " bytes of its device memory are used by others");
+    }
+    if (machine.fail_call >= DS4_SIM_CALL_COUNT) {
+        refuse("there is no call " + std::to_string(machine.fail_call) + " that could fail");
+    }
+    if (machine.fail_call != DS4_SIM_CALL_NONE && machine.fail_at == 0) {
+        refuse("uses of a call that fails are counted from 1, so that fail_at cannot be 0");
+    }
+}
+
+} // namespace
+
+uint64_t Card::free_bytes() const {
+    const std::lock_guard lock(mutex_);
+    return free_locked();
+}
+
+bool Card::take(uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (bytes > free_locked()) {
+        return false;
+    }
+    taken_ += bytes;
+    return true;
+}
+
+void Card::give_back(uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    taken_ -= bytes;
+}
+
+bool Card::pin(uint64_t bytes) {
+    return !is_integrated() || take(bytes);
+}
+
+void Card::unpin(uint64_t bytes) {
+    if (is_integrated()) {
+        give_back(bytes);
+    }
+}
+
+Machine::Machine() {
+    become(ordinary_machine());
+}
+
+void Machine::become(const ds4_simulation &description) {
+    check(description);
+    auto                  card = std::make_shared<Card>(description);
+    const std::lock_guard lock(mutex_);
+    card_ = std::move(card);
+    fail_call_ = description.fail_call;
+    fail_count_ = description.fail_count;
+    fail_at_ = description.fail_at;
+    uses_ = 0;
+}
+
+std::shared_ptr<Card> Machine::card() const {
+    const std::lock_guard lock(mutex_);
+    return card_;
+}
+
+bool Machine::fails(uint32_t call) {
+    const std::lock_guard lock(mutex_);
+    if (call != fail_call_) {
+        return false;
+    }
+    ++uses_;
+    return uses_ >= fail_at_ && (fail_count_ == 0 || uses_ - fail_at_ < fail_count_);
+}
+
+Machine &machine() {
+    static Machine the_machine;
+    return the_machine;
+}
+
+} // namespace ds4::backend::sim

@@ -1,0 +1,63 @@
+/* The machine that is simulated: the one card in it, and the calls that are to fail. A process has one, as it would have one
+ * real one. */
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "include/ds4.h"
+
+namespace ds4::backend::sim {
+
+/* A card and how much of it is taken. Everybody who opened it shares it. */
+class Card {
+public:
+    explicit Card(const ds4_simulation &description) : description_(description) {}
+
+    const ds4_simulation &description() const { return description_; }
+    bool                  is_integrated() const { return description_.kind == DS4_DEVICE_INTEGRATED; }
+    uint64_t              free_bytes() const;
+
+    /* False, and nothing taken, when there is not so much. */
+    [[nodiscard]] bool take(uint64_t bytes);
+    void               give_back(uint64_t bytes);
+    /* Memory of the host that stays where it is: the card's own where the two are one. */
+    [[nodiscard]] bool pin(uint64_t bytes);
+    void               unpin(uint64_t bytes);
+
+private:
+    uint64_t free_locked() const { return description_.vram_bytes - description_.used_bytes - taken_; }
+
+    const ds4_simulation description_;
+    mutable std::mutex   mutex_;
+    uint64_t             taken_ = 0;
+};
+
+class Machine {
+public:
+    Machine();
+
+    /* From now on another machine, whose calls are counted from the first again. Devices that are open keep the card they
+     * have, but their calls fail as the new description says, so that a failure can be put into the middle of their life.
+     * Throws Failure(DS4_E_ARGUMENT). */
+    void become(const ds4_simulation &description);
+
+    std::shared_ptr<Card> card() const;
+
+    /* Counts one use of a call, of all devices. Whether it is one that is to fail. */
+    bool fails(uint32_t call);
+
+private:
+    mutable std::mutex    mutex_;
+    std::shared_ptr<Card> card_;
+    uint32_t              fail_call_ = DS4_SIM_CALL_NONE;
+    uint32_t              fail_count_ = 0;
+    uint64_t              fail_at_ = 0;
+    uint64_t              uses_ = 0; /* of fail_call_ */
+};
+
+/* The process's. */
+Machine &machine();
+
+} // namespace ds4::backend::sim

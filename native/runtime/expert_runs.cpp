@@ -1,0 +1,237 @@
+/* Runs: layers whose experts may be absent. */
+#include <algorithm>
+#include <utility>
+
+#include "runtime/expert_store.h"
+
+namespace ds4::runtime {
+
+namespace {
+
+/* A batch of so many choices for each expert of a layer needs nearly all of them. */
+constexpr size_t kChoicesForAll = 2;
+
+} // namespace
+
+/* How many of the first tokens find places for all their experts. One always does: the transit places are for it. */
+size_t ExpertStore::tokens_that_fit(size_t layer, std::span<const int32_t> ids, bool may_evict) {
+    const size_t      tokens = ids.size() / used_;
+    const size_t      room = class_of(layer).slots.count() - class_of(layer).slots.used() + host_.count() - host_.used() +
+                        places_of(Where::transit, layer).count() - places_of(Where::transit, layer).used();
+    std::vector<bool> seen(experts_);
+    size_t            missing = 0;
+    for (size_t token = 0; token < tokens; ++token) {
+        for (const int32_t expert : ids.subspan(token * used_, used_)) {
+            const bool is_new = !seen[static_cast<size_t>(expert)];
+            seen[static_cast<size_t>(expert)] = true;
+            missing += is_new && units_[unit_of(layer, expert)].where == Where::absent ? 1 : 0;
+        }
+        if (missing > room && token > 0 && !may_evict) {
+            return token;
+        }
+    }
+    return tokens;
+}
+
+ExpertStore::Run ExpertStore::begin_run(size_t layer, std::span<const int32_t> ids, size_t batch) {
+    const bool   may_evict = batch == 1;
+    const size_t tokens = tokens_that_fit(layer, ids, may_evict);
+    const auto   chosen = ids.first(tokens * used_);
+    ++run_;
+    run_layer_ = layer;
+    run_units_.clear();
+    run_missing_.clear();
+    run_telling_.clear();
+    waits_for_ahead_ = false;
+    reads_next_ = false;
+
+    std::vector<bool>   seen(experts_);
+    std::vector<size_t> absent;
+    for (const int32_t expert : chosen) {
+        if (seen[static_cast<size_t>(expert)]) {
+            continue;
+        }
+        seen[static_cast<size_t>(expert)] = true;
+        const size_t unit = unit_of(layer, expert);
+        const Unit  &known = units_[unit];
+        run_units_.push_back(unit);
+        telemetry_.add(DS4_WORD_EXPERT_LOOKUPS, 1);
+        if (known.where == Where::absent) {
+            telemetry_.add(DS4_WORD_EXPERT_MISSES, 1);
+            absent.push_back(unit);
+            continue;
+        }
+        places_of(known.where, layer)[known.place].run = run_;
+        if (known.arriving) {
+            telemetry_.add(DS4_WORD_EXPERT_IN_FLIGHT_HITS, 1);
+            waits_for_ahead_ = true;
+        } else if (known.where == Where::host) {
+            telemetry_.add(DS4_WORD_EXPERT_HOST_HITS, 1);
+            telemetry_.add(DS4_WORD_BUS_READ_BYTES, class_of(layer).layout.bytes);
+        } else {
+            telemetry_.add(DS4_WORD_EXPERT_DEVICE_HITS, 1);
+        }
+    }
+    /* Only now, when everything that this run needs is marked: a promotion may take a slot from somebody. */
+    for (const size_t unit : run_units_) {
+        if (units_[unit].where != Where::absent) {
+            use(unit, may_evict);
+        }
+    }
+
+    std::vector<Fetch> fetches;
+    for (const size_t unit : absent) {
+        place_missing(unit, may_evict);
+        places_of(units_[unit].where, layer)[units_[unit].place].run = run_;
+        units_[unit].token = token_;
+        run_missing_.push_back(unit);
+        fetch(unit, fetches);
+        show(unit);
+    }
+    if (!fetches.empty()) {
+        queue_->follow_ops();
+        run_ticket_ = queue_->submit(fetches);
+    }
+    if (!may_evict && tokens == ids.size() / used_) {
+        for (const int32_t expert : chosen.last(std::min(tokens, kTellingTokens) * used_)) {
+            run_telling_.push_back(unit_of(layer, expert));
+        }
+        reads_next_ = batch * used_ >= kChoicesForAll * experts_;
+    }
+    const bool all_here = fetches.empty() && !waits_for_ahead_;
+    return {tokens, all_here ? nullptr : table_.present(layer)};
+}
+
+void ExpertStore::arrive(size_t unit) {
+    Unit        &known = units_[unit];
+    ExpertPlace &place = places_of(known.where, layer_of(unit))[known.place];
+    known.arriving = false;
+    place.is_moving = false;
+    if (known.where != Where::transit) {
+        places_of(known.where, layer_of(unit)).touch(known.place, known.token);
+    }
+    show(unit);
+}
+
+void ExpertStore::wait_for_ahead() {
+    const std::vector<size_t> units = std::exchange(ahead_units_, {});
+    try {
+        queue_->wait(std::exchange(ahead_ticket_, 0));
+    } catch (...) {
+        std::ranges::for_each(units, [this](size_t unit) { forget(unit); });
+        throw;
+    }
+    for (const size_t unit : units) {
+        arrive(unit);
+        /* Chosen or not, those in transit are given up with this run. */
+        if (std::ranges::find(run_units_, unit) == run_units_.end()) {
+            run_units_.push_back(unit);
+        }
+    }
+}
+
+void ExpertStore::wait_for_missing() {
+    const std::vector<size_t> units = std::exchange(run_missing_, {});
+    try {
+        queue_->wait(std::exchange(run_ticket_, 0));
+    } catch (...) {
+        std::ranges::for_each(units, [this](size_t unit) { forget(unit); });
+        throw;
+    }
+    std::ranges::for_each(units, [this](size_t unit) { arrive(unit); });
+}
+
+void ExpertStore::complete_run() {
+    if (waits_for_ahead_) {
+        wait_for_ahead();
+    }
+    if (run_ticket_ != 0) {
+        wait_for_missing();
+    }
+    if (reads_next_) {
+        fetch_next_layer(run_layer_ + 1);
+    }
+    table_.publish(run_layer_);
+}
+
+void ExpertStore::end_run() {
+    keep_telling();
+    for (const size_t unit : run_units_) {
+        if (units_[unit].where == Where::transit) {
+            forget(unit);
+        }
+    }
+    run_units_.clear();
+}
+
+/* What the last tokens of a batch chose is likely to be chosen again: as long as there are free slots, it stays. */
+void ExpertStore::keep_telling() {
+    for (const size_t unit : std::exchange(run_telling_, {})) {
+        ExpertPlaces &slots = class_of(run_layer_).slots;
+        if (units_[unit].where != Where::transit || !slots.has_free()) {
+            continue;
+        }
+        ExpertPlaces &transit = places_of(Where::transit, run_layer_);
+        const size_t  from = units_[unit].place;
+        const size_t  slot = slots.take(unit);
+        device_.copy_within(slots[slot].to, transit[from].to, slots.place_bytes());
+        transit.give_back(from);
+        put(unit, Where::slot, slot);
+        slots.touch(slot, token_);
+        show(unit);
+    }
+}
+
+/* Ends what a step that failed in its middle has begun. */
+void ExpertStore::settle() noexcept {
+    for (const auto wait : {&ExpertStore::wait_for_ahead, &ExpertStore::wait_for_missing}) {
+        const bool pending = wait == &ExpertStore::wait_for_ahead ? ahead_ticket_ != 0 : run_ticket_ != 0;
+        try {
+            if (pending) {
+                (this->*wait)();
+            }
+        } catch (...) {
+            /* Nobody needs it any more; whoever needs it next asks again, and hears why it fails. */
+        }
+    }
+    run_telling_.clear();
+    run_missing_.clear();
+    try {
+        end_run();
+    } catch (...) {
+        run_units_.clear();
+    }
+}
+
+/* Everything that the next layer lacks, while this one is computed: a batch that needs nearly all experts need not wait for
+ * its choice. */
+void ExpertStore::fetch_next_layer(size_t layer) {
+    if (layer >= layers_.size() || ahead_ticket_ != 0) {
+        return;
+    }
+    std::vector<size_t> absent;
+    for (size_t unit = layer * experts_; unit < (layer + 1) * experts_; ++unit) {
+        if (units_[unit].where == Where::absent) {
+            absent.push_back(unit);
+        }
+    }
+    const auto          room = [](const ExpertPlaces &places) { return places.count() - places.used(); };
+    const Where         where = room(class_of(layer).slots) >= absent.size() ? Where::slot : Where::transit;
+    ExpertPlaces       &places = places_of(where, layer);
+    if (absent.empty() || room(places) < absent.size() || (where == Where::transit && !reads_ahead_)) {
+        return;
+    }
+    std::vector<Fetch> fetches;
+    for (const size_t unit : absent) {
+        put(unit, where, places.take(unit));
+        units_[unit].arriving = true;
+        places[units_[unit].place].is_moving = true;
+        fetch(unit, fetches);
+    }
+    queue_->follow_ops();
+    ahead_ticket_ = queue_->submit(fetches, Urgency::ahead);
+    ahead_units_ = std::move(absent);
+    telemetry_.add(DS4_WORD_LAYER_LOADS, 1);
+}
+
+} // namespace ds4::runtime
