@@ -1,7 +1,8 @@
-import type { BackendName, BackendState, DeviceInfo, GpuBackendName } from '../engine/index.js';
+import type { BackendName, BackendState, DeviceInfo } from '../engine/index.js';
+import { checkPlacement, withoutEffect } from './checks.js';
 import { RunError, UsageError } from './errors.js';
 import type { Run } from './run.js';
-import type { Settings } from './settings.js';
+import type { PlannedMachine, Settings, SimulatedMachine } from './settings.js';
 
 export interface BackendChoice {
   readonly backend: BackendName;
@@ -14,11 +15,14 @@ export interface BackendChoice {
   readonly warnings: readonly string[];
 }
 
-/** Asks a backend's library what it can do on this machine. */
-export type Probe = (backend: GpuBackendName) => BackendState;
+/** Backends with a memory of their own. */
+type DeviceBackend = Exclude<BackendName, 'cpu'>;
 
-/** In the order in which they are tried. */
-const gpuBackends: readonly GpuBackendName[] = ['cuda', 'rocm'];
+/** Asks a backend's library what it can do on this machine. */
+export type Probe = (backend: DeviceBackend) => BackendState;
+
+/** In the order in which they are tried. The simulated one is no replacement for a GPU, so it has to be named. */
+const gpuBackends: readonly DeviceBackend[] = ['cuda', 'rocm'];
 
 /** What the options say about the backend, before any library is asked. */
 type Wish =
@@ -26,7 +30,7 @@ type Wish =
   /** The first of these that works; `by` is what asked for a GPU, if anything did. */
   | {
       readonly kind: 'gpu';
-      readonly backends: readonly GpuBackendName[];
+      readonly backends: readonly DeviceBackend[];
       readonly by: string | undefined;
     };
 
@@ -43,8 +47,29 @@ function forbidsGpus({ gpuVram }: Settings): boolean {
   return gpuVram !== 'auto' && gpuVram?.length === 1 && gpuVram[0] === 0;
 }
 
+/** The machine to simulate, if this run is to be simulated: an option wins over DS4_SIM. */
+export function simulationOf({
+  settings,
+  environment,
+}: Pick<Run, 'settings' | 'environment'>): SimulatedMachine | undefined {
+  const { simulation, backend, gpuDevices } = settings;
+  const isFree =
+    (backend === undefined || backend === 'sim') &&
+    gpuDevices === undefined &&
+    !forbidsGpus(settings);
+  return simulation ?? (isFree ? environment.simulation : undefined);
+}
+
 function wishOf(settings: Settings): Wish {
   const { backend } = settings;
+  if (settings.simulation !== undefined) {
+    return { kind: 'gpu', backends: ['sim'], by: '--backend sim' };
+  }
+  if (backend === 'sim') {
+    throw new UsageError(
+      '--backend sim needs a machine to simulate: --sim vram=24, or the same in DS4_SIM',
+    );
+  }
   const placement = placementOption(settings);
   const named = gpuBackends.filter((name) => name === backend);
   if (forbidsGpus(settings) || (backend === 'cpu' && placement === undefined)) {
@@ -56,7 +81,7 @@ function wishOf(settings: Settings): Wish {
   if (backend === 'metal' && placement === undefined) {
     throw new RunError(
       'backend metal cannot be used: its library libds4-metal.dylib is not in this build; ' +
-        'the backends are cpu, cuda and rocm',
+        'the backends are cpu, cuda, rocm and sim',
     );
   }
   const by =
@@ -65,7 +90,9 @@ function wishOf(settings: Settings): Wish {
       ? '--gpu-resident'
       : settings.checkTensors
         ? '--check-tensors'
-        : undefined);
+        : settings.weightPaging
+          ? '--weight-paging'
+          : undefined);
   return { kind: 'gpu', backends: gpuBackends, by };
 }
 
@@ -75,7 +102,13 @@ function onCpu(settings: Settings, options: Partial<BackendChoice> = {}): Backen
       '--check-tensors checks what was uploaded to a GPU, and the cpu backend uploads nothing; leave it out',
     );
   }
-  const warnings: string[] = [];
+  if (settings.weightPaging) {
+    throw new RunError(
+      '--weight-paging lets weights take turns in GPU memory, which the cpu backend has not; ' +
+        'the backends that have it are cuda, rocm and sim',
+    );
+  }
+  const warnings = withoutEffect(settings, 'cpu');
   if (settings.gpuResident === true) {
     warnings.push('--gpu-resident has no effect with the cpu backend');
   }
@@ -87,13 +120,13 @@ function onCpu(settings: Settings, options: Partial<BackendChoice> = {}): Backen
     device: undefined,
     isAsked: true,
     notes: [],
-    warnings,
     ...options,
+    warnings: [...(options.warnings ?? []), ...warnings],
   };
 }
 
 interface Tried {
-  readonly backend: GpuBackendName;
+  readonly backend: DeviceBackend;
   readonly state: Exclude<BackendState, { kind: 'ready' }>;
 }
 
@@ -137,7 +170,7 @@ function withoutGpu(settings: Settings, by: string | undefined, tried: Tried[]):
 /** The one device that the options name, checked against what is there. */
 function chooseDevice(
   { gpuVram, gpuDevices }: Settings,
-  backend: GpuBackendName,
+  backend: DeviceBackend,
   devices: readonly [DeviceInfo, ...DeviceInfo[]],
 ): { device: DeviceInfo; notes: string[]; warnings: string[] } {
   const indices = devices.map(({ index }) => index);
@@ -204,20 +237,64 @@ export function decideBackend(settings: Settings, probe: Probe): BackendChoice {
           ? [`${wish.by ?? ''} asks for a GPU: --backend ${settings.backend} has no effect`]
           : []),
         ...warnings,
+        ...withoutEffect(settings, backend),
       ],
     };
   }
   return withoutGpu(settings, wish.by, tried);
 }
 
+/** The machine of `--plan-for`: it is only described, so no library is asked. */
+function plannedChoice(settings: Settings, machine: PlannedMachine): BackendChoice {
+  if (machine.vramBytes === 0 || settings.backend === 'cpu') {
+    return onCpu(settings);
+  }
+  const { backend = 'cuda' } = settings;
+  const device: DeviceInfo = {
+    kind: machine.kind,
+    index: 0,
+    cores: 0,
+    totalBytes: machine.vramBytes,
+    freeBytes: machine.vramBytes,
+    name: 'the machine of --plan-for',
+    arch: '',
+  };
+  return {
+    backend: backend === 'metal' ? 'cuda' : backend,
+    device,
+    isAsked: true,
+    notes: [],
+    warnings: withoutEffect(settings, backend),
+  };
+}
+
 /** Decides where to compute, with the libraries that are here. */
-export async function chooseBackend({
-  settings,
-  environment,
-}: Pick<Run, 'settings' | 'environment'>): Promise<BackendChoice> {
+export async function chooseBackend(
+  run: Pick<Run, 'settings' | 'environment'>,
+): Promise<BackendChoice> {
+  const { settings, environment } = run;
+  const { libraryDirectory } = environment;
+  const { simulation } = settings;
+  // ds4-bench has no pass over all its options together.
+  checkPlacement(settings);
+  if (settings.planFor !== undefined) {
+    return plannedChoice(settings, settings.planFor);
+  }
   if (wishOf(settings).kind === 'cpu') {
     return onCpu(settings);
   }
-  const { probeBackend } = await import('../engine/index.js');
-  return decideBackend(settings, (backend) => probeBackend(backend, environment.libraryDirectory));
+  const { findLibrary, LibraryError, probeBackend, simulate } = await import('../engine/index.js');
+  return decideBackend(settings, (backend) => {
+    if (simulation !== undefined && findLibrary(backend, libraryDirectory) !== undefined) {
+      try {
+        simulate(simulation, libraryDirectory);
+      } catch (thrown) {
+        // The probe meets the same library and has the sentence for it.
+        if (!(thrown instanceof LibraryError)) {
+          throw thrown;
+        }
+      }
+    }
+    return probeBackend(backend, libraryDirectory);
+  });
 }

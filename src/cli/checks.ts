@@ -104,17 +104,70 @@ function checkDistributed(settings: Settings): void {
   }
 }
 
-function checkPlacement(settings: Settings): void {
-  const { gpuVram, gpuDevices } = settings;
-  if (settings.gpuResident === true && settings.ssdStreaming) {
-    throw new UsageError(
-      '--gpu-resident and --ssd-streaming contradict each other: the whole model in GPU memory, or a part of it',
+function exclude(one: string, other: string, why: string): never {
+  throw new UsageError(`${one} and ${other} contradict each other: ${why}`);
+}
+
+function checkMemoryModes({ gpuResident, ssdStreaming, weightPaging }: Readonly<Settings>): void {
+  const why = 'the whole model in GPU memory, or a part of it';
+  if (gpuResident === true && ssdStreaming) {
+    exclude('--gpu-resident', '--ssd-streaming', why);
+  }
+  if (gpuResident === true && weightPaging) {
+    exclude('--gpu-resident', '--weight-paging', why);
+  }
+}
+
+function list(values: readonly number[]): string {
+  return values.join(',');
+}
+
+/** A machine that is only described has one device, and nothing else says where to compute. */
+function checkDescribedMachine(settings: Readonly<Settings>): void {
+  const { simulation, planFor, backend, gpuVram, gpuDevices } = settings;
+  if (simulation !== undefined) {
+    if (backend !== undefined && backend !== 'sim') {
+      exclude('--sim', `--backend ${backend}`, '--sim computes on the simulated GPU');
+    }
+    if (planFor !== undefined) {
+      exclude('--sim', '--plan-for', 'each describes the machine');
+    }
+  }
+  const describedBy =
+    planFor !== undefined
+      ? '--plan-for'
+      : simulation !== undefined || backend === 'sim'
+        ? '--sim'
+        : undefined;
+  if (describedBy === undefined) {
+    return;
+  }
+  if (gpuVram !== undefined && gpuVram !== 'auto' && gpuVram.length === 1 && gpuVram[0] === 0) {
+    exclude(describedBy, '--gpu-vram 0', '0 means no GPU at all');
+  }
+  if (gpuDevices !== undefined && (planFor !== undefined || list(gpuDevices) !== '0')) {
+    exclude(
+      describedBy,
+      `--gpu-devices ${list(gpuDevices)}`,
+      describedBy === '--sim'
+        ? 'the simulated machine has device 0 only'
+        : 'the machine that is planned for is described, not looked at',
     );
   }
+  if (gpuVram !== undefined && gpuVram !== 'auto' && gpuVram.length > 1) {
+    exclude(describedBy, `--gpu-vram ${list(gpuVram)}`, 'the machine has one GPU');
+  }
+}
+
+/** @throws UsageError for placement options that contradict each other. */
+export function checkPlacement(settings: Readonly<Settings>): void {
+  const { gpuVram, gpuDevices } = settings;
+  checkMemoryModes(settings);
   const twice = gpuDevices?.find((device, index) => gpuDevices.indexOf(device) !== index);
   if (twice !== undefined) {
     throw new UsageError(`--gpu-devices: device ${twice} is named twice`);
   }
+  checkDescribedMachine(settings);
   if (gpuVram === undefined || gpuVram === 'auto' || gpuDevices === undefined) {
     return;
   }
@@ -128,6 +181,62 @@ function checkPlacement(settings: Settings): void {
   }
 }
 
+/** Modes whose run has an end at which there is something to count, and whose evaluations are worth a trace. */
+function checkObservation({ stats, expertTrace, planFor, diagnostics }: Readonly<Settings>): void {
+  const [mode] = diagnostics;
+  if (planFor !== undefined && mode?.kind !== 'inspect') {
+    throw new UsageError('--plan-for goes with --inspect');
+  }
+  if (mode === undefined || mode.kind === 'perplexity') {
+    return;
+  }
+  const option =
+    stats !== undefined
+      ? { text: '--stats', json: '--stats-json' }[stats]
+      : expertTrace !== undefined
+        ? '--expert-trace'
+        : undefined;
+  if (option !== undefined) {
+    throw new UsageError(
+      `${option} goes with an answer, a chat or --perplexity-file, not with ${mode.option}`,
+    );
+  }
+}
+
+/** Memory options that another option, or the backend, leaves without effect: a sentence about each. */
+export function withoutEffect(settings: Readonly<Settings>, backend: string): string[] {
+  const isCpu = backend === 'cpu';
+  const { ssdStreaming, weightPaging } = settings;
+  const because = (isPointless: boolean, option: string, why: string): string[] =>
+    isPointless ? [`${option} has no effect ${why}`] : [];
+  const cpu = 'with the cpu backend';
+  const hostCache = settings.hostExpertCacheGib !== undefined;
+  return [
+    ...because(
+      settings.expertCache !== undefined && !ssdStreaming,
+      '--ssd-streaming-cache-experts',
+      'without --ssd-streaming',
+    ),
+    ...because(hostCache && isCpu, '--host-expert-cache', `${cpu}: all its memory is main memory`),
+    ...because(
+      hostCache && !isCpu && !ssdStreaming,
+      '--host-expert-cache',
+      'without --ssd-streaming',
+    ),
+    ...because(
+      settings.expertPolicy !== undefined && isCpu && !ssdStreaming,
+      '--expert-policy',
+      `${cpu} and without --ssd-streaming: all experts are in memory`,
+    ),
+    ...because(settings.uploadBufferMib !== undefined && isCpu, '--upload-buffer-mib', cpu),
+    ...because(
+      settings.weightPagingSlots !== undefined && !weightPaging,
+      '--weight-paging-slots',
+      'without --weight-paging',
+    ),
+  ];
+}
+
 /** Checks that need more than one option. The order decides which of two faults the user sees. */
 export function checkTogether(settings: Settings): void {
   checkImatrix(settings);
@@ -135,6 +244,7 @@ export function checkTogether(settings: Settings): void {
   checkPrompt(settings);
   checkDistributed(settings);
   checkPlacement(settings);
+  checkObservation(settings);
 }
 
 /** Refuses what is well said but not in this build. Nothing is ever accepted and then ignored. */

@@ -1,11 +1,13 @@
 import type { Chat, Message, ThinkMode } from '../chat/index.js';
 import { Ds4Error } from '../error/index.js';
 import { PromptTooLongError, Session } from '../session/index.js';
-import type { EngineSession } from '../engine/index.js';
+import type { Timeline } from '../session/index.js';
+import type { EngineSession, TelemetrySnapshot } from '../engine/index.js';
 import type { Text, Tokenizer } from '../tokenizer/index.js';
 import type { LoadedModel } from './load.js';
 import { renderOptions } from './prompt.js';
 import type { Run } from './run.js';
+import { cacheText } from './stats.js';
 import { OutputClosedError } from './terminal.js';
 import { runTurn } from './turn.js';
 
@@ -18,6 +20,7 @@ export class Conversation {
   readonly #tokenizer: Tokenizer;
   readonly #chat: Chat;
   readonly #opening: readonly Message[];
+  readonly #timeline: (session: EngineSession) => Timeline;
   #messages: Message[];
   #engineSession: EngineSession;
   #session: Session;
@@ -32,6 +35,8 @@ export class Conversation {
       readonly tokenizer: Tokenizer;
       readonly chat: Chat;
       readonly opening: readonly Message[];
+      /** What each session is used through. */
+      readonly timeline: (session: EngineSession) => Timeline;
     },
   ) {
     this.#run = run;
@@ -40,6 +45,7 @@ export class Conversation {
     this.#chat = parts.chat;
     this.#opening = parts.opening;
     this.#messages = [...parts.opening];
+    this.#timeline = parts.timeline;
     this.#engineSession = parts.session;
     this.#session = this.#newSession(parts.session);
     this.think = renderOptions(
@@ -51,7 +57,7 @@ export class Conversation {
   }
 
   #newSession(session: EngineSession): Session {
-    return new Session(session, this.#model.description.shape.vocab);
+    return new Session(this.#timeline(session), this.#model.description.shape.vocab);
   }
 
   get context(): number {
@@ -130,6 +136,7 @@ export class Conversation {
     const options = renderOptions(this.#run, this.#model.description, this.think, this.context);
     const messages: Message[] = [...this.#messages, { role: 'user', content }];
     const prompt = this.#chat.render(messages, options);
+    const before = this.#model.engine.telemetry().experts;
     const turn = await runTurn(
       this.#run,
       {
@@ -148,6 +155,7 @@ export class Conversation {
         ...(options.think === 'none' ? {} : { checkpointAt: prompt.length - 1 }),
       },
     );
+    this.#sayCache(before);
     if (turn.stoppedInPrompt) {
       return true;
     }
@@ -157,6 +165,15 @@ export class Conversation {
     ];
     this.#warnWhenNearlyFull(prompt.length + turn.tokens.length, turn.end.reason === 'context');
     return true;
+  }
+
+  /** The answer leaves no room on the screen for a live figure, so a turn's is said when it ends. */
+  #sayCache(before: TelemetrySnapshot['experts']): void {
+    const { terminal } = this.#run;
+    const text = cacheText(this.#model.engine.telemetry().experts, before);
+    if (terminal.stderrIsTerminal && text !== undefined) {
+      terminal.note(`experts: ${text}`);
+    }
   }
 
   #warnWhenNearlyFull(usedTokens: number, isFull: boolean): void {

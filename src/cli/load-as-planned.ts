@@ -1,43 +1,55 @@
 import { DeviceError, NoMemoryError } from '../engine/index.js';
-import { PlanError } from '../plan/index.js';
-import type { LoadPlan } from '../plan/index.js';
+import { failureText, isSameLoad, PlanError, stepOf } from '../plan/index.js';
+import type { LoadPlan, PlanFailure } from '../plan/index.js';
 
 /**
- * Plans, then loads. When the copy of the whole model into GPU memory fails, the planner is asked again with that fact;
- * every other failure ends it. `load` leaves nothing behind when it fails.
+ * Plans, then loads. When memory or the device fails, the planner is asked again with what failed so far, until it has
+ * nothing new; every other failure ends it. `load` leaves nothing behind when it fails.
+ *
+ * @throws whatever `load` failed with the first time; PlanError with that and the rest when other ways failed too.
  */
 export async function loadAsPlanned<Loaded>(steps: {
-  /** `failedCopy` is why the copy of an earlier plan failed. */
-  readonly plan: (failedCopy: string | undefined) => LoadPlan;
+  readonly plan: (failures: readonly PlanFailure[]) => LoadPlan;
+  /** About to load, for what is to be said about a plan that is really tried. */
+  readonly announce?: (plan: LoadPlan) => void;
   readonly load: (plan: LoadPlan) => Promise<Loaded>;
 }): Promise<{ readonly plan: LoadPlan; readonly loaded: Loaded }> {
-  let failedCopy: string | undefined;
+  const failures: PlanFailure[] = [];
+  let plan = steps.plan(failures);
   for (;;) {
-    const plan = planAgain(steps.plan, failedCopy);
+    steps.announce?.(plan);
     try {
       return { plan, loaded: await steps.load(plan) };
     } catch (thrown) {
-      const isCopy = plan.weights.place === 'device' && failedCopy === undefined;
-      if (!isCopy || !(thrown instanceof NoMemoryError || thrown instanceof DeviceError)) {
+      const step = stepOf(plan);
+      const isOfMemory = thrown instanceof NoMemoryError || thrown instanceof DeviceError;
+      if (step === undefined || !isOfMemory) {
         throw thrown;
       }
-      failedCopy = thrown.message;
+      failures.push({ step, reason: thrown.message });
+      plan = planAgain(steps.plan, failures, plan, thrown);
     }
   }
 }
 
 /** The first failure is the one that explains the others, so it is never hidden by them. */
 function planAgain(
-  plan: (failedCopy: string | undefined) => LoadPlan,
-  failedCopy: string | undefined,
+  plan: (failures: readonly PlanFailure[]) => LoadPlan,
+  failures: readonly PlanFailure[],
+  failed: LoadPlan,
+  thrown: NoMemoryError | DeviceError,
 ): LoadPlan {
+  const story = failures.map(failureText).join('; then ');
+  let next: LoadPlan;
   try {
-    return plan(failedCopy);
-  } catch (thrown) {
-    throw failedCopy !== undefined && thrown instanceof PlanError
-      ? new PlanError(
-          `the model could not be copied into GPU memory: ${failedCopy}; without the copy: ${thrown.message}`,
-        )
-      : thrown;
+    next = plan(failures);
+  } catch (refusal) {
+    throw refusal instanceof PlanError
+      ? new PlanError(`${story}; without that: ${refusal.message}`)
+      : refusal;
   }
+  if (isSameLoad(next, failed)) {
+    throw failures.length === 1 ? thrown : new PlanError(`${story}; there is no other way`);
+  }
+  return next;
 }

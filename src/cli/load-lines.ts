@@ -6,7 +6,7 @@ import type { Settings } from './settings.js';
 
 // What is said about loading. Scripts look for the words and the order of the fields, not for the rest.
 
-const labels = { cuda: 'CUDA', rocm: 'ROCm' } as const;
+const labels = { cuda: 'CUDA', rocm: 'ROCm', sim: 'SIM' } as const;
 
 /** `GPU config: 1 device [0] requested, budgets 40 GB; auto=false`, when placement was asked for. */
 export function placementLine(
@@ -36,32 +36,63 @@ export function copyBegins(plan: GpuPlan, { name, arch, index }: DeviceInfo): st
 /** After it, with what it took. */
 export function copyEnded(plan: GpuPlan, info: EngineInfo, seconds: number): string[] {
   const label = labels[plan.backend];
+  const { place, experts } = plan.weights;
   const size = formatBytes(info.deviceBytes);
   const rate = `${formatBytes(info.deviceBytes / Math.max(seconds, 1e-3))}/s`;
-  return plan.weights.place === 'device'
-    ? [`${label} model chunk copy complete in ${seconds.toFixed(3)}s (${size} tensors), ${rate}`]
-    : [
-        `${label} loading model tensors ${size} cached in ${seconds.toFixed(3)}s, ${rate}`,
-        `${label} registered ${formatBytes(info.mappedBytes)} model mapping for device access`,
-      ];
+  if (place === 'device') {
+    return [
+      `${label} model chunk copy complete in ${seconds.toFixed(3)}s (${size} tensors), ${rate}`,
+    ];
+  }
+  return [
+    `${label} loading model tensors ${size} cached in ${seconds.toFixed(3)}s, ${rate}`,
+    ...(place === 'mappedExperts' || info.mappedBytes > 0
+      ? [`${label} registered ${formatBytes(info.mappedBytes)} model mapping for device access`]
+      : []),
+    ...(experts === undefined
+      ? []
+      : [`${label} expert cache: ${experts.slots} experts, ${formatBytes(experts.slotBytes)}`]),
+  ];
 }
 
-function weightsText({ weights }: LoadPlan): string {
-  if (weights.place === 'host') {
-    return `${weights.source === 'mmap' ? 'mapped' : 'resident'} model ${formatBytes(weights.bytes)}`;
+interface Item {
+  readonly name: string;
+  readonly bytes: number;
+}
+
+function cacheItems({ weights }: LoadPlan): Item[] {
+  const { slotBytes = 0, transitBytes = 0, hostBytes = 0 } = weights.experts ?? {};
+  return [
+    { name: 'expert cache', bytes: slotBytes + transitBytes },
+    { name: 'experts in main memory', bytes: hostBytes },
+  ].filter(({ bytes }) => bytes > 0);
+}
+
+function weightItems(plan: LoadPlan): Item[] {
+  const { bytes, routedBytes, source } = plan.weights;
+  if (plan.backend === 'cpu') {
+    const used = plan.weights.place === 'host' ? bytes : bytes - routedBytes;
+    return [{ name: `${source === 'mmap' ? 'mapped' : 'resident'} model`, bytes: used }];
   }
-  const resident = `resident model ${formatBytes(weights.deviceBytes)}`;
-  return weights.place === 'device'
-    ? resident
-    : `${resident} + mapped experts ${formatBytes(weights.bytes - weights.deviceBytes)}`;
+  const { place, deviceBytes, pinnedBytes } = plan.weights;
+  const resident = { name: 'resident model', bytes: deviceBytes };
+  return pinnedBytes === 0
+    ? [resident]
+    : [
+        resident,
+        { name: place === 'mappedExperts' ? 'mapped experts' : 'mapped model', bytes: pinnedBytes },
+      ];
 }
 
 /** The sums, when everything is there. */
 export function memoryLine(plan: LoadPlan, sizes: SessionSizes): string {
-  const { kvBytes } = sizes;
-  const buffers = sizes.workspaceBytes + sizes.scratchBytes;
-  return (
-    `memory: KV ${formatBytes(kvBytes)} + buffers ${formatBytes(buffers)} + ` +
-    `${weightsText(plan)} = ${formatBytes(kvBytes + buffers + plan.weights.bytes)} planned`
-  );
+  const items = [
+    { name: 'KV', bytes: sizes.kvBytes },
+    { name: 'buffers', bytes: sizes.workspaceBytes + sizes.scratchBytes },
+    ...weightItems(plan),
+    ...cacheItems(plan),
+  ];
+  const sum = items.reduce((bytes, item) => bytes + item.bytes, 0);
+  const text = items.map(({ name, bytes }) => `${name} ${formatBytes(bytes)}`).join(' + ');
+  return `memory: ${text} = ${formatBytes(sum)} planned`;
 }

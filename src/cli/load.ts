@@ -6,6 +6,7 @@ import { chooseBackend } from './backend-choice.js';
 import type { BackendChoice } from './backend-choice.js';
 import { RunError } from './errors.js';
 import { chooseModel } from './model-choice.js';
+import { plannedOptions } from './planned-options.js';
 import { drawsProgress, withProgress } from './progress.js';
 import type { Run } from './run.js';
 
@@ -84,23 +85,29 @@ async function takeLock(run: Run, backend: BackendName): Promise<Lock> {
   }
 }
 
-/** Says what the plan has decided, and which options it leaves without effect. */
-function announcePlan({ settings, terminal }: Run, plan: LoadPlan): void {
-  for (const { kind, text } of plan.reasons) {
+/** Says what the plan has decided, and which options it leaves without effect; nothing twice. */
+function announcePlan({ settings, terminal }: Run, plan: LoadPlan, said: Set<string>): void {
+  const tell = (kind: 'warning' | 'headline' | 'note', text: string): void => {
+    if (said.has(text) || kind === 'note') {
+      return;
+    }
+    said.add(text);
     if (kind === 'warning') {
       terminal.warning(text);
-    } else if (kind === 'headline') {
+    } else {
       terminal.note(text);
     }
+  };
+  for (const { kind, text } of plan.reasons) {
+    tell(kind, text);
   }
-  if (plan.backend === 'cpu') {
-    return;
-  }
-  if (settings.threads !== undefined) {
-    terminal.warning(`--threads has no effect with the ${plan.backend} backend`);
+  if (plan.backend !== 'cpu' && settings.threads !== undefined) {
+    tell('warning', `--threads has no effect with the ${plan.backend} backend`);
   }
   if (settings.warm && plan.weights.place === 'device') {
-    terminal.warning('--warm-weights has no effect: the whole model is copied into GPU memory');
+    tell('warning', '--warm-weights has no effect: the whole model is copied into GPU memory');
+  } else if (settings.warm && plan.weights.place === 'streamExperts') {
+    tell('warning', '--warm-weights has no effect on experts that are read when they are needed');
   }
 }
 
@@ -116,6 +123,7 @@ async function loadEngine(
     import('./load-lines.js'),
   ]);
   const gpu = plan.backend === 'cpu' || device === undefined ? undefined : { plan, device };
+  const planned = plannedOptions(plan);
   const engine = new Engine({
     description: file.description,
     backend: plan.backend,
@@ -124,13 +132,10 @@ async function loadEngine(
     ...(environment.libraryDirectory === undefined
       ? {}
       : { libraryDirectory: environment.libraryDirectory }),
+    ...planned,
     ...(plan.backend === 'cpu'
-      ? { source: plan.weights.source }
-      : {
-          device: plan.device.index,
-          placement: plan.weights.place === 'device' ? 'resident' : 'mappedExperts',
-          upload: { ...plan.upload, check: settings.checkTensors },
-        }),
+      ? {}
+      : { upload: { ...planned.upload, check: settings.checkTensors } }),
     ...(settings.threads === undefined ? {} : { threads: settings.threads }),
   });
   const forget = run.stop.onStop(() => {
@@ -154,7 +159,12 @@ async function loadEngine(
       () => engine.load(),
     );
     const seconds = (performance.now() - started) / 1000;
-    const { threads, instructionSet } = engine.info;
+    const { threads, instructionSet, lockedBytes } = engine.info;
+    if (plan.weights.lock && lockedBytes === 0) {
+      terminal.warning(
+        '--mlock: the system did not lock the weights in memory; ulimit -l says how much it allows',
+      );
+    }
     say(gpu === undefined ? [] : copyEnded(gpu.plan, engine.info, seconds));
     terminal.note(
       `model ${file.path} loaded in ${seconds.toFixed(2)} s` +
@@ -191,11 +201,11 @@ export async function loadModel(run: Run): Promise<{ model: LoadedModel; session
       import('./load-as-planned.js'),
       import('./load-lines.js'),
     ]);
+    const said = new Set<string>();
     const { plan, loaded } = await loadAsPlanned({
-      plan: (failedCopy) => {
-        const next = planRun(run, choice, file.description, failedCopy);
-        announcePlan(run, next);
-        return next;
+      plan: (failures) => planRun(run, choice, file.description, failures).plan,
+      announce: (next) => {
+        announcePlan(run, next, said);
       },
       load: (next) => loadEngine(run, file, choice, next),
     });
@@ -214,7 +224,7 @@ export async function loadModel(run: Run): Promise<{ model: LoadedModel; session
       plan,
       openSession: async (context: number) => {
         const next = planAnotherSession(run, choice, file.description, plan, context);
-        announcePlan(run, next);
+        announcePlan(run, next, said);
         return openSession(next);
       },
       close,

@@ -1,6 +1,7 @@
 import { isatty } from 'node:tty';
 import { Ds4Error, ExitCode } from '../error/index.js';
-import { readEnvironment } from './environment.js';
+import { simulationOf } from './backend-choice.js';
+import { wantsDebug } from './environment.js';
 import type { Environment } from './environment.js';
 import { sentenceOf } from './errors.js';
 import type { Run } from './run.js';
@@ -13,8 +14,8 @@ function writeError(program: string, text: string): void {
 }
 
 /** What a bug looks like to the person who meets it: one line, and how to see more. */
-function describeBug(thrown: unknown, environment: Environment): string {
-  if (environment.debug && thrown instanceof Error) {
+function describeBug(thrown: unknown): string {
+  if (wantsDebug() && thrown instanceof Error) {
     return `internal error: ${thrown.stack ?? thrown.message}`;
   }
   return `internal error: ${sentenceOf(thrown)}; this is a bug in ds4, DS4_DEBUG=1 shows where`;
@@ -28,7 +29,7 @@ export function reportFailure(thrown: unknown, program: string): number {
     }
     return thrown.exitCode;
   }
-  writeError(program, describeBug(thrown, readEnvironment()));
+  writeError(program, describeBug(thrown));
   return ExitCode.runtime;
 }
 
@@ -64,7 +65,8 @@ export async function openRun(
   terminal.whenClosed(() => {
     stop.request(ExitCode.brokenPipe);
   });
-  return { settings, environment, terminal, stop };
+  const simulation = simulationOf({ settings, environment });
+  return { settings: { ...settings, simulation }, environment, terminal, stop };
 }
 
 /** Does the work of a run and returns its exit status, which is the signal's when one ended it. */

@@ -1,42 +1,74 @@
 import { probeBackend } from '../engine/index.js';
+import type { BackendName } from '../engine/index.js';
 import type { ModelDescription } from '../model/index.js';
-import { PlanError, planLoad, planSession } from '../plan/index.js';
-import type { GpuFacts, GpuRequest, LoadPlan, MachineFacts, PlanRequest } from '../plan/index.js';
+import { PlanError, planLoad, planSession, tokenCost } from '../plan/index.js';
+import type {
+  ExpertRequest,
+  GpuFacts,
+  GpuRequest,
+  LoadPlan,
+  MachineFacts,
+  PlanFailure,
+  PlanRequest,
+} from '../plan/index.js';
+import { simulationOf } from './backend-choice.js';
 import type { BackendChoice } from './backend-choice.js';
 import type { GpuEnvironment } from './environment.js';
 import { availableMemory } from './host-memory.js';
+import { lockLimit } from './lock-limit.js';
 import type { Run } from './run.js';
-import type { Settings } from './settings.js';
+import type { PlannedMachine, Settings } from './settings.js';
 
 function gpuRequest(settings: Readonly<Settings>, environment: GpuEnvironment): GpuRequest {
-  const { gpuResident, gpuVram } = settings;
+  const { gpuResident, gpuVram, uploadBufferMib, checkTensors } = settings;
   const { copyAskedBy, copyForbiddenBy, copyChunkMib, registeredWeights } = environment;
-  const budgetGib = gpuVram === 'auto' ? undefined : gpuVram?.[0];
   return {
-    ...(gpuResident === undefined ? {} : { resident: gpuResident }),
-    ...(copyAskedBy === undefined ? {} : { copyAskedBy }),
-    ...(copyForbiddenBy === undefined ? {} : { copyForbiddenBy }),
-    ...(copyChunkMib === undefined ? {} : { copyChunkMib }),
-    ...(budgetGib === undefined ? {} : { budgetGib }),
-    ...(registeredWeights === 'auto'
-      ? {}
-      : { treatAs: { kind: registeredWeights, by: 'DS4_ROCM_REGISTERED_WEIGHTS' } }),
+    resident: gpuResident,
+    copyAskedBy,
+    copyForbiddenBy,
+    copyChunkMib: uploadBufferMib ?? copyChunkMib,
+    checkUpload: checkTensors,
+    pinForbiddenBy: environment.pinnedFallbackForbiddenBy,
+    budgetGib: gpuVram === 'auto' ? undefined : gpuVram?.[0],
+    treatAs:
+      registeredWeights === 'auto'
+        ? undefined
+        : { kind: registeredWeights, by: 'DS4_ROCM_REGISTERED_WEIGHTS' },
+  };
+}
+
+function expertRequest(settings: Readonly<Settings>, environment: GpuEnvironment): ExpertRequest {
+  return {
+    streaming: settings.ssdStreaming,
+    // Their options say that they have no effect otherwise.
+    cache: settings.ssdStreaming ? settings.expertCache : undefined,
+    hostGib: settings.ssdStreaming ? settings.hostExpertCacheGib : undefined,
+    hostTier: environment.hostMappedExpertFallback,
+    outsideGib: environment.streamModelCacheGib,
+    bufferedBy: environment.bufferedReadsBy,
+    policy: settings.expertPolicy,
+    reserveGib: environment.streamFreeReserveGib,
+    percent: environment.autoCachePercent,
   };
 }
 
 /** What the options ask of the planner. `--prefill-chunk` wins over its environment variable. */
 function planRequest(
-  { settings, environment }: Run,
+  { settings, environment }: Pick<Run, 'settings' | 'environment'>,
   context: number | undefined,
-  failedCopy?: string,
+  failures: readonly PlanFailure[] = [],
 ): PlanRequest {
-  const chunk = settings.prefillChunk ?? environment.prefillChunk;
   return {
-    source: settings.source,
+    lock: settings.lockWeights,
+    keepPages: environment.gpu.keepModelPages,
+    readThreads: environment.gpu.readWorkers,
     gpu: gpuRequest(settings, environment.gpu),
-    ...(context === undefined ? {} : { context }),
-    ...(chunk === undefined ? {} : { prefillChunk: chunk }),
-    ...(failedCopy === undefined ? {} : { failedCopy }),
+    experts: expertRequest(settings, environment.gpu),
+    failures,
+    source: settings.source,
+    context,
+    prefillChunk: settings.prefillChunk ?? environment.prefillChunk,
+    paging: settings.weightPaging ? { slots: settings.weightPagingSlots } : undefined,
   };
 }
 
@@ -48,25 +80,89 @@ function gpuFacts(run: Run, { backend, device }: BackendChoice): GpuFacts | unde
   const state = probeBackend(backend, run.environment.libraryDirectory);
   const now =
     state.kind === 'ready' ? state.devices.find(({ index }) => index === device.index) : undefined;
+  const kind = backend === 'sim' ? simulationOf(run)?.kind : device.kind;
   return {
     backend,
     index: device.index,
     name: device.name,
     // Only a device that says so shares main memory; everything else is treated with the safer choice.
-    kind: device.kind === 'integrated' ? 'integrated' : 'discrete',
+    kind: kind === 'integrated' ? 'integrated' : 'discrete',
     totalBytes: device.totalBytes,
     freeBytes: now?.freeBytes ?? 0,
   };
 }
 
+/** A machine that was described by hand, for `--inspect`. */
+function describedFacts(
+  { vramBytes, ramBytes, kind }: PlannedMachine,
+  backend: BackendName,
+): MachineFacts {
+  return {
+    memoryAvailable: ramBytes,
+    gpu:
+      backend === 'cpu'
+        ? undefined
+        : {
+            backend,
+            index: 0,
+            name: 'described GPU',
+            kind,
+            totalBytes: vramBytes,
+            freeBytes: vramBytes,
+          },
+  };
+}
+
 function machineFacts(run: Run, choice: BackendChoice): MachineFacts {
-  const gpu = gpuFacts(run, choice);
-  return { memoryAvailable: availableMemory(), ...(gpu === undefined ? {} : { gpu }) };
+  const { planFor } = run.settings;
+  if (planFor !== undefined) {
+    return describedFacts(planFor, choice.backend);
+  }
+  const simulated = choice.backend === 'sim' ? simulationOf(run) : undefined;
+  return {
+    memoryAvailable: simulated?.ramBytes ?? availableMemory(),
+    lockableBytes: lockLimit(),
+    gpu: gpuFacts(run, choice),
+    rates:
+      simulated === undefined
+        ? undefined
+        : {
+            link: simulated.linkBytesPerSecond,
+            mapped: simulated.mappedBytesPerSecond,
+            disk: simulated.diskBytesPerSecond,
+          },
+  };
+}
+
+/** A plan with the machine that it was made for. */
+export interface Planned {
+  readonly plan: LoadPlan;
+  readonly facts: MachineFacts;
+}
+
+/** Whether the processor would be faster than a GPU that has no room for the weights that every token needs. */
+function isBetterOnCpu(
+  gpuPlan: LoadPlan,
+  cpuPlan: LoadPlan,
+  description: ModelDescription,
+  facts: MachineFacts,
+): boolean {
+  return (
+    gpuPlan.backend !== 'cpu' &&
+    gpuPlan.weights.deviceWeightBytes !== undefined &&
+    tokenCost(cpuPlan, description, facts).seconds < tokenCost(gpuPlan, description, facts).seconds
+  );
+}
+
+/** The plan for the CPU instead of a GPU, with the reason as a warning. */
+function instead(plan: LoadPlan, reason: string): LoadPlan {
+  const text = `backend cpu, because ${reason}`;
+  return { ...plan, reasons: [{ kind: 'warning', text }, ...plan.reasons] };
 }
 
 /**
- * Plans a run on the machine as it is now. A GPU that nobody asked for and that cannot take the model is left alone, and
- * the CPU takes its place with a warning.
+ * Plans a run on the machine as it is now. A GPU that nobody asked for and that cannot take the model, or not even the
+ * weights outside the experts with any gain, is left alone, and the CPU takes its place with a warning.
  *
  * @throws PlanError
  */
@@ -74,22 +170,47 @@ export function planRun(
   run: Run,
   choice: BackendChoice,
   description: ModelDescription,
-  failedCopy?: string,
-): LoadPlan {
-  const { gpu, ...host } = machineFacts(run, choice);
-  const request = planRequest(run, run.settings.context, failedCopy);
-  if (gpu === undefined) {
-    return planLoad(description, host, request);
+  failures: readonly PlanFailure[] = [],
+): Planned {
+  const facts = machineFacts(run, choice);
+  const request = planRequest(run, run.settings.context, failures);
+  const { gpu, ...host } = facts;
+  if (gpu === undefined || choice.isAsked) {
+    return { facts, plan: planLoad(description, facts, request) };
   }
+  let plan: LoadPlan;
   try {
-    return planLoad(description, { ...host, gpu }, request);
+    plan = planLoad(description, facts, request);
   } catch (thrown) {
-    if (choice.isAsked || !(thrown instanceof PlanError)) {
+    if (!(thrown instanceof PlanError)) {
       throw thrown;
     }
-    const plan = planLoad(description, host, request);
-    const text = `backend cpu, because ${thrown.message}`;
-    return { ...plan, reasons: [{ kind: 'warning', text }, ...plan.reasons] };
+    return { facts: host, plan: instead(planLoad(description, host, request), thrown.message) };
+  }
+  const onCpu = planIfPossible(description, host, request);
+  return onCpu !== undefined && isBetterOnCpu(plan, onCpu, description, facts)
+    ? {
+        facts: host,
+        plan: instead(
+          onCpu,
+          `${gpu.backend} device ${gpu.index} (${gpu.name}) has no room for the weights that every token needs`,
+        ),
+      }
+    : { facts, plan };
+}
+
+function planIfPossible(
+  description: ModelDescription,
+  facts: MachineFacts,
+  request: PlanRequest,
+): LoadPlan | undefined {
+  try {
+    return planLoad(description, facts, request);
+  } catch (thrown) {
+    if (thrown instanceof PlanError) {
+      return undefined;
+    }
+    throw thrown;
   }
 }
 

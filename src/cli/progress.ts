@@ -1,5 +1,6 @@
 import type { TelemetrySnapshot } from '../engine/index.js';
 import { formatBytes } from './bytes.js';
+import { hitRateText } from './stats.js';
 import type { Terminal } from './terminal.js';
 
 const redrawMs = 100;
@@ -20,6 +21,7 @@ export class PrefillProgress {
   readonly #draws: boolean;
   readonly #chunk: number;
   readonly #telemetry: () => TelemetrySnapshot;
+  readonly #before: TelemetrySnapshot['experts'];
   #done = 0;
   #total = 0;
   #timer: NodeJS.Timeout | undefined;
@@ -35,6 +37,7 @@ export class PrefillProgress {
     this.#draws = options.draws;
     this.#chunk = options.prefillChunk;
     this.#telemetry = options.telemetry;
+    this.#before = options.telemetry().experts;
   }
 
   readonly update = (done: number, total: number): void => {
@@ -66,7 +69,9 @@ export class PrefillProgress {
     const percent = ((100 * done) / this.#total).toFixed(1);
     const text = `processing ${this.#total} input tokens: ${done}/${this.#total} (${percent}%)`;
     if (this.#draws) {
-      this.#terminal.raw(`\r${this.#terminal.style.progress(text)}\u001b[K`);
+      const rate = hitRateText(this.#telemetry().experts, this.#before);
+      const experts = rate === undefined ? '' : `, ${rate} of the experts in memory`;
+      this.#terminal.raw(`\r${this.#terminal.style.progress(text + experts)}\u001b[K`);
       this.#isOpen = true;
     } else {
       this.#terminal.raw(`${text}\n`);

@@ -1,6 +1,7 @@
-import type { LayerRange } from './values.js';
+import type { ExpertPolicy, Simulation, Source } from '../engine/index.js';
+import type { ExpertCacheSize, LayerRange } from './values.js';
 
-export const backendNames = ['cpu', 'cuda', 'rocm', 'metal'] as const;
+export const backendNames = ['cpu', 'cuda', 'rocm', 'metal', 'sim'] as const;
 export type BackendWord = (typeof backendNames)[number];
 
 export type PromptSource =
@@ -27,6 +28,19 @@ export interface Address {
   readonly port: number;
 }
 
+/** A simulated device, and the main memory beside it. */
+export interface SimulatedMachine extends Simulation {
+  /** Undefined: what this machine has. */
+  readonly ramBytes: number | undefined;
+}
+
+/** A machine described by hand, in bytes. */
+export interface PlannedMachine {
+  readonly vramBytes: number;
+  readonly ramBytes: number;
+  readonly kind: 'discrete' | 'integrated';
+}
+
 /** An option that is understood but asks for something that this build does not have. */
 export interface Unserved {
   readonly option: string;
@@ -43,13 +57,36 @@ export interface Settings {
   prefillChunk: number | undefined;
   exact: boolean;
   warm: boolean;
-  source: 'mmap' | 'read';
+  /** Undefined: the planner's choice. */
+  source: Source | undefined;
+  /** --mlock */
+  lockWeights: boolean;
 
   gpuVram: 'auto' | readonly number[] | undefined;
   gpuDevices: readonly number[] | undefined;
   gpuResident: boolean | undefined;
   ssdStreaming: boolean;
+  ssdStreamingCold: boolean;
+  /** --ssd-streaming-cache-experts */
+  expertCache: ExpertCacheSize | undefined;
+  /** --ssd-streaming-preload-experts */
+  preloadExperts: number | undefined;
+  /** --host-expert-cache: pinned main memory for experts that have no place in GPU memory. */
+  hostExpertCacheGib: number | undefined;
+  /** --expert-policy */
+  expertPolicy: ExpertPolicy | undefined;
+  uploadBufferMib: number | undefined;
+  weightPaging: boolean;
+  weightPagingSlots: number | undefined;
   checkTensors: boolean;
+  /** --sim, or DS4_SIM as soon as a run is opened: the machine that the sim backend pretends to be. */
+  simulation: SimulatedMachine | undefined;
+  /** --plan-for: the machine that --inspect plans for. */
+  planFor: PlannedMachine | undefined;
+  /** --stats, --stats-json: counters at the end of the run. */
+  stats: 'text' | 'json' | undefined;
+  /** --expert-trace */
+  expertTrace: string | undefined;
 
   prompt: PromptSource | undefined;
   system: string;
@@ -101,12 +138,25 @@ export function defaultSettings(): Settings {
     prefillChunk: undefined,
     exact: false,
     warm: false,
-    source: 'mmap',
+    source: undefined,
+    lockWeights: false,
     gpuVram: undefined,
     gpuDevices: undefined,
     gpuResident: undefined,
     ssdStreaming: false,
+    ssdStreamingCold: false,
+    expertCache: undefined,
+    preloadExperts: undefined,
+    hostExpertCacheGib: undefined,
+    expertPolicy: undefined,
+    uploadBufferMib: undefined,
+    weightPaging: false,
+    weightPagingSlots: undefined,
     checkTensors: false,
+    simulation: undefined,
+    planFor: undefined,
+    stats: undefined,
+    expertTrace: undefined,
     prompt: undefined,
     system: 'You are a helpful assistant',
     raw: false,

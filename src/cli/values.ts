@@ -56,6 +56,28 @@ export function floatBetween(lowest: number, highest: number): (text: string) =>
   };
 }
 
+/** Digits alone, as environment variables and descriptions have them: no sign, no blanks. */
+export function plainInteger(lowest: number, highest: number): (text: string) => number {
+  return (text) => {
+    const value = /^[0-9]+$/.test(text) ? Number(text) : NaN;
+    if (!(value >= lowest && value <= highest)) {
+      throw new InvalidValue(text);
+    }
+    return value;
+  };
+}
+
+/** The same with an optional fraction: `4`, `4.5`, `.5`. */
+export function plainDecimal(lowest: number, highest: number): (text: string) => number {
+  return (text) => {
+    const value = /^(?:[0-9]+\.?[0-9]*|\.[0-9]+)$/.test(text) ? Number(text) : NaN;
+    if (!(value >= lowest && value <= highest)) {
+      throw new InvalidValue(text);
+    }
+    return value;
+  };
+}
+
 /** One of a few exact, lower-case words. */
 export function word<const Word extends string>(words: readonly Word[]): (text: string) => Word {
   return (text) => {

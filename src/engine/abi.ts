@@ -212,6 +212,7 @@ export interface Library {
   readonly backend: BackendName;
   readonly path: string;
   readonly devices: Call<[Pointer, number, Pointer, Pointer], number>;
+  readonly simulate: Call<[Pointer, Pointer], number>;
   readonly telemetryOpen: Call<[Pointer, Pointer], number>;
   readonly telemetryWords: Call<[TelemetryHandle], Pointer>;
   readonly telemetryClose: Call<[TelemetryHandle], void>;
@@ -301,6 +302,7 @@ function bind(backend: BackendName, path: string): Library {
     backend,
     path,
     devices: sync('int32_t ds4_devices(void *, uint32_t, void *, void *)') as Library['devices'],
+    simulate: sync('int32_t ds4_simulate(void *, void *)') as Library['simulate'],
     telemetryOpen: sync('int32_t ds4_telemetry_open(void *, void *)') as Library['telemetryOpen'],
     telemetryWords: sync('void *ds4_telemetry_words(void *)') as Library['telemetryWords'],
     telemetryClose: sync('void ds4_telemetry_close(void *)'),

@@ -6,7 +6,14 @@ import { EngineSession } from './engine-session.js';
 import type { SessionOptions } from './engine-session.js';
 import type { BackendName } from './library.js';
 import { instructionSets, writeModelArguments } from './model-arguments.js';
-import type { InstructionSet, LayerSlice, Placement, Upload } from './model-arguments.js';
+import type {
+  InstructionSet,
+  LayerSlice,
+  Placement,
+  Source,
+  Upload,
+  WeightOptions,
+} from './model-arguments.js';
 import { Telemetry } from './telemetry.js';
 import type { TelemetrySnapshot } from './telemetry.js';
 
@@ -23,7 +30,8 @@ export interface EngineOptions {
   /** 0 or absent: as many as the process may use. */
   readonly threads?: number;
   readonly arithmetic?: 'fast' | 'exact';
-  readonly source?: 'mmap' | 'read';
+  readonly source?: Source;
+  readonly weights?: WeightOptions;
   /** Touch every weight page before `load` ends. */
   readonly warm?: boolean;
   /** Overrides what the model's file says about its FP8/FP4 round trips. */
@@ -40,6 +48,8 @@ export interface EngineInfo {
   readonly mappedBytes: number;
   /** Of the weights, in the memory of a GPU. */
   readonly deviceBytes: number;
+  /** Host memory that may not be swapped out. */
+  readonly lockedBytes: number;
 }
 
 /**
@@ -119,6 +129,7 @@ export class Engine {
         threads: options.threads ?? 0,
         arithmetic: options.arithmetic ?? 'fast',
         source: options.source ?? 'mmap',
+        weights: options.weights ?? {},
         warm: options.warm ?? false,
         roundTrips: options.roundTrips ?? options.description.shape.roundTrips,
         instructionSet: options.instructionSet ?? 'auto',
@@ -154,6 +165,7 @@ export class Engine {
         weightBytes: info.u64('weight_bytes'),
         mappedBytes: info.u64('mapped_bytes'),
         deviceBytes: info.u64('device_bytes'),
+        lockedBytes: info.u64('locked_bytes'),
       };
     } finally {
       arena.free();

@@ -25,6 +25,17 @@ export { backends, findLibrary, gpuBackends, libraryFile, programRoot } from './
 export type { BackendName, GpuBackendName } from './library.js';
 export { acquireLock } from './lock.js';
 export type { Lock } from './lock.js';
-export type { InstructionSet, LayerSlice, Placement, Upload } from './model-arguments.js';
+export type {
+  ExpertMemory,
+  ExpertPolicy,
+  InstructionSet,
+  LayerSlice,
+  Placement,
+  Source,
+  Upload,
+  WeightOptions,
+} from './model-arguments.js';
+export { simulate, simulatedCalls } from './simulation.js';
+export type { SimulatedCall, SimulatedFailure, Simulation } from './simulation.js';
 export type { TapKind, TapRecord } from './taps.js';
 export type { TelemetrySnapshot } from './telemetry.js';

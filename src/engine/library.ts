@@ -3,7 +3,7 @@ import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 /** Backends this program can have a library for. */
-export const backends = ['cpu', 'cuda', 'rocm'] as const;
+export const backends = ['cpu', 'cuda', 'rocm', 'sim'] as const;
 export type BackendName = (typeof backends)[number];
 /** Those that compute on a GPU, in the order in which they are tried. */
 export const gpuBackends = ['cuda', 'rocm'] as const;

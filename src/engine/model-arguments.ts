@@ -16,8 +16,44 @@ export interface LayerSlice {
 }
 
 /** `DS4_PLACE_*` of native/include/ds4.h: where a GPU backend puts the weights. */
-export type Placement = 'auto' | 'resident' | 'mappedExperts';
-const placements: readonly Placement[] = ['auto', 'resident', 'mappedExperts'];
+export type Placement = 'auto' | 'resident' | 'mappedExperts' | 'streamExperts';
+const placements: readonly Placement[] = ['auto', 'resident', 'mappedExperts', 'streamExperts'];
+
+/** `DS4_SOURCE_*`: how weights leave the file. */
+export type Source = 'mmap' | 'read' | 'direct';
+const sources: readonly Source[] = ['mmap', 'read', 'direct'];
+
+/** Which expert leaves its slot: the least recently used, or that weighed with how often it was used. */
+export type ExpertPolicy = 'lru' | 'lfru';
+const policies: readonly ExpertPolicy[] = ['lru', 'lfru'];
+
+/** Memory for routed experts that are not resident, in bytes; `ds4_load_plan` has the meanings. */
+export interface ExpertMemory {
+  /** Device memory for copies of experts that stay. */
+  readonly slotBytes: number;
+  /** Device memory for experts that are used once and given up. */
+  readonly transitBytes?: number;
+  /** Pinned host memory for experts that device memory has no place for. */
+  readonly hostBytes?: number;
+  readonly policy?: ExpertPolicy;
+}
+
+/** What else the plan says about weights that are not simply resident. */
+export interface WeightOptions {
+  readonly experts?: ExpertMemory;
+  /** Of the weights that are not routed experts, at most so many bytes in device memory; all by default. */
+  readonly deviceWeightBytes?: number;
+  /** Readers of missing weights. */
+  readonly readThreads?: number;
+  /** The weights of layers that are not routed experts take turns in so many slots. */
+  readonly pageSlots?: number;
+  /** What stays in host memory is read into pinned memory instead of pinning the file's mapping. */
+  readonly pinCopies?: boolean;
+  /** Weights in host memory may not be swapped out. */
+  readonly lock?: boolean;
+  /** The system need not keep what was uploaded in its page cache. */
+  readonly dropReadPages?: boolean;
+}
 
 /** How weights reach a GPU. What is left out is up to the library. */
 export interface Upload {
@@ -41,7 +77,8 @@ export interface ModelArguments {
   readonly upload: Upload;
   readonly threads: number;
   readonly arithmetic: 'fast' | 'exact';
-  readonly source: 'mmap' | 'read';
+  readonly source: Source;
+  readonly weights: WeightOptions;
   readonly warm: boolean;
   readonly roundTrips: boolean;
   readonly instructionSet: InstructionSet;
@@ -112,7 +149,7 @@ export function writeModelArguments(options: ModelArguments): {
   plan.setU32('device', options.device);
   plan.setU32('thread_count', options.threads);
   plan.setU32('arithmetic', options.arithmetic === 'exact' ? 1 : 0);
-  plan.setU32('source', options.source === 'read' ? 1 : 0);
+  plan.setU32('source', sources.indexOf(options.source));
   plan.setU32('warm', options.warm ? 1 : 0);
   plan.setU32('layer_first', slice.first);
   plan.setU32('layer_last', slice.last);
@@ -124,6 +161,7 @@ export function writeModelArguments(options: ModelArguments): {
   plan.setU32('upload_slots', options.upload.slots ?? 0);
   plan.setU64('upload_slot_bytes', options.upload.slotBytes ?? 0);
   plan.setU32('check_tensors', options.upload.check === true ? 1 : 0);
+  writeWeightOptions(plan, options.weights);
 
   const args = new Struct(arena, 'ds4_model_args');
   args.setU32('path_count', gguf.files.length);
@@ -135,6 +173,20 @@ export function writeModelArguments(options: ModelArguments): {
   args.setU64('plan', plan.address);
   args.setU64('telemetry', options.telemetry);
   return { arena, args, error, handleOffset };
+}
+
+function writeWeightOptions(plan: Struct<'ds4_load_plan'>, options: WeightOptions): void {
+  const { experts } = options;
+  plan.setU32('lock_weights', options.lock === true ? 1 : 0);
+  plan.setU64('expert_slot_bytes', experts?.slotBytes ?? 0);
+  plan.setU64('expert_transit_bytes', experts?.transitBytes ?? 0);
+  plan.setU64('expert_host_bytes', experts?.hostBytes ?? 0);
+  plan.setU32('expert_policy', policies.indexOf(experts?.policy ?? 'lru'));
+  plan.setU64('device_weight_bytes', options.deviceWeightBytes ?? 0);
+  plan.setU32('read_threads', options.readThreads ?? 0);
+  plan.setU32('page_slots', options.pageSlots ?? 0);
+  plan.setU32('pin_copies', options.pinCopies === true ? 1 : 0);
+  plan.setU32('drop_read_pages', options.dropReadPages === true ? 1 : 0);
 }
 
 function writeShape(

@@ -12,7 +12,54 @@ const Word = {
   tokensDone: 6,
   evals: 7,
 } as const;
-const wordCount = 32;
+
+const expertWords = {
+  lookups: 8,
+  deviceHits: 9,
+  hostHits: 10,
+  inFlightHits: 11,
+  misses: 12,
+  evictions: 13,
+  promotions: 14,
+  demotions: 15,
+  transit: 16,
+  busReadBytes: 17,
+  layerLoads: 18,
+  slots: 32,
+  slotsUsed: 33,
+  hostPlaces: 34,
+  hostPlacesUsed: 35,
+} as const;
+
+const fileWords = {
+  reads: 19,
+  readBytes: 20,
+  readNs: 21,
+  directBytes: 22,
+  shortReads: 23,
+  retries: 24,
+  uploadBytes: 25,
+  uploadWaitNs: 26,
+} as const;
+
+const pageWords = { loads: 27, hits: 28, prefetched: 29, late: 30, bytes: 31 } as const;
+
+const simulationWords = {
+  toDeviceBytes: 40,
+  fromDeviceBytes: 41,
+  mappedReadBytes: 42,
+  diskBytes: 43,
+  allocations: 44,
+  allocatedBytes: 45,
+  peakBytes: 46,
+  pinnedBytes: 47,
+  calls: 48,
+  ns: 49,
+} as const;
+
+/** The words of one group by name, as numbers. */
+export type Counters<Words> = Readonly<Record<keyof Words, number>>;
+const wordCount = 64;
 
 export interface TelemetrySnapshot {
   readonly phase: 'idle' | 'load' | 'eval';
@@ -22,6 +69,14 @@ export interface TelemetrySnapshot {
   readonly layerCount: number;
   readonly tokensDone: number;
   readonly evals: number;
+  /** Routed experts: how often each place had one, and the places. lookups = all hits + misses. */
+  readonly experts: Counters<typeof expertWords>;
+  /** What was read from the model's files, and what went into device memory. */
+  readonly files: Counters<typeof fileWords>;
+  /** Weights outside the experts that take turns. */
+  readonly pages: Counters<typeof pageWords>;
+  /** The ledger of a simulated device; all zero for others. */
+  readonly simulation: Counters<typeof simulationWords>;
 }
 
 /**
@@ -30,7 +85,9 @@ export interface TelemetrySnapshot {
  */
 export class Telemetry {
   readonly #library: Library;
-  #words: BigUint64Array | undefined;
+  /** Native memory until closed, then a copy of what it held last. */
+  #words: BigUint64Array;
+  #open = true;
   readonly handle: TelemetryHandle;
 
   constructor(library: Library) {
@@ -47,8 +104,68 @@ export class Telemetry {
     }
   }
 
-  #read(word: number): number {
-    return this.#words === undefined ? 0 : Number(Atomics.load(this.#words, word));
+  readonly #read = (word: number): number => Number(Atomics.load(this.#words, word));
+
+  #experts(): TelemetrySnapshot['experts'] {
+    const [words, read] = [expertWords, this.#read];
+    return {
+      lookups: read(words.lookups),
+      deviceHits: read(words.deviceHits),
+      hostHits: read(words.hostHits),
+      inFlightHits: read(words.inFlightHits),
+      misses: read(words.misses),
+      evictions: read(words.evictions),
+      promotions: read(words.promotions),
+      demotions: read(words.demotions),
+      transit: read(words.transit),
+      busReadBytes: read(words.busReadBytes),
+      layerLoads: read(words.layerLoads),
+      slots: read(words.slots),
+      slotsUsed: read(words.slotsUsed),
+      hostPlaces: read(words.hostPlaces),
+      hostPlacesUsed: read(words.hostPlacesUsed),
+    };
+  }
+
+  #files(): TelemetrySnapshot['files'] {
+    const [words, read] = [fileWords, this.#read];
+    return {
+      reads: read(words.reads),
+      readBytes: read(words.readBytes),
+      readNs: read(words.readNs),
+      directBytes: read(words.directBytes),
+      shortReads: read(words.shortReads),
+      retries: read(words.retries),
+      uploadBytes: read(words.uploadBytes),
+      uploadWaitNs: read(words.uploadWaitNs),
+    };
+  }
+
+  #pages(): TelemetrySnapshot['pages'] {
+    const [words, read] = [pageWords, this.#read];
+    return {
+      loads: read(words.loads),
+      hits: read(words.hits),
+      prefetched: read(words.prefetched),
+      late: read(words.late),
+      bytes: read(words.bytes),
+    };
+  }
+
+  #simulation(): TelemetrySnapshot['simulation'] {
+    const [words, read] = [simulationWords, this.#read];
+    return {
+      toDeviceBytes: read(words.toDeviceBytes),
+      fromDeviceBytes: read(words.fromDeviceBytes),
+      mappedReadBytes: read(words.mappedReadBytes),
+      diskBytes: read(words.diskBytes),
+      allocations: read(words.allocations),
+      allocatedBytes: read(words.allocatedBytes),
+      peakBytes: read(words.peakBytes),
+      pinnedBytes: read(words.pinnedBytes),
+      calls: read(words.calls),
+      ns: read(words.ns),
+    };
   }
 
   read(): TelemetrySnapshot {
@@ -61,19 +178,23 @@ export class Telemetry {
       layerCount: this.#read(Word.layerCount),
       tokensDone: this.#read(Word.tokensDone),
       evals: this.#read(Word.evals),
+      experts: this.#experts(),
+      files: this.#files(),
+      pages: this.#pages(),
+      simulation: this.#simulation(),
     };
   }
 
   /** Asks the running call, or the next one, to stop soon. Stays set until cleared. */
   setCancel(cancelled: boolean): void {
-    if (this.#words !== undefined) {
-      Atomics.store(this.#words, Word.cancel, cancelled ? 1n : 0n);
-    }
+    Atomics.store(this.#words, Word.cancel, cancelled ? 1n : 0n);
   }
 
+  /** What was counted can still be read afterwards. */
   close(): void {
-    if (this.#words !== undefined) {
-      this.#words = undefined;
+    if (this.#open) {
+      this.#open = false;
+      this.#words = this.#words.slice();
       this.#library.telemetryClose(this.handle);
     }
   }

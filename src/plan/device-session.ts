@@ -60,7 +60,7 @@ function workspaceBytes(shape: ModelShape, request: SessionRequest): number {
     headCount * headDim,
     shape.outputGroups * shape.outputRank,
     shape.expertCount,
-    shape.expertUsed,
+    layersOf(request).length * shape.expertUsed,
     shape.expertUsed,
   ];
   const headRows = Math.min(request.prefillChunk, mostHeadRows);

@@ -1,17 +1,31 @@
+export { automaticBudget } from './budget.js';
+export { tokenCost } from './cost.js';
+export type { Rates, TokenCost } from './cost.js';
 export { deviceSessionBytes } from './device-session.js';
 export type { DeviceSessionBytes } from './device-session.js';
-export { automaticBudget } from './gpu-plan.js';
+export { failureText, isSameLoad, stepOf } from './failures.js';
+export type { PlanFailure, PlanStep } from './failures.js';
 export { sessionBytes } from './kv-cache.js';
 export type { SessionBytes } from './kv-cache.js';
 export { planLoad, planSession } from './load-plan.js';
-export { PlanError } from './plan.js';
+export type { TensorPart } from './model-parts.js';
+export { placesOf } from './places.js';
+export type { Place, PlacedTensors } from './places.js';
+export { deviceBytesOf, hostBytesOf, PlanError } from './plan.js';
 export type {
+  ExpertCacheRequest,
+  ExpertMemoryPlan,
+  ExpertPolicy,
+  ExpertRequest,
   GpuFacts,
   GpuPlan,
   GpuRequest,
+  GpuWeightsPlan,
   HostPlan,
   LoadPlan,
   MachineFacts,
   PlanReason,
   PlanRequest,
+  UploadPath,
+  WeightSource,
 } from './plan.js';

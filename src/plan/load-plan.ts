@@ -14,7 +14,7 @@ export function planLoad(
   request: PlanRequest,
 ): LoadPlan {
   return facts.gpu === undefined
-    ? planHost(model, facts, request, false)
+    ? planHost(model, facts, request, undefined)
     : planGpu(model, facts, facts.gpu, request);
 }
 
@@ -30,6 +30,6 @@ export function planSession(
   loaded: LoadPlan,
 ): LoadPlan {
   return loaded.backend === 'cpu'
-    ? planHost(model, facts, request, true)
+    ? planHost(model, facts, request, loaded)
     : planGpuSession(model, facts, request, loaded);
 }

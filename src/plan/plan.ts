@@ -1,8 +1,10 @@
 import { Ds4Error, ExitCode } from '../error/index.js';
+import type { Rates } from './cost.js';
+import type { PlanFailure } from './failures.js';
 
 /** A GPU as it is before anything is loaded, measured by the caller. */
 export interface GpuFacts {
-  readonly backend: 'cuda' | 'rocm';
+  readonly backend: 'cuda' | 'rocm' | 'sim';
   readonly index: number;
   readonly name: string;
   readonly kind: 'discrete' | 'integrated';
@@ -15,35 +17,85 @@ export interface GpuFacts {
 export interface MachineFacts {
   /** Bytes a process may still take without swapping (the smaller of the system's and the control group's figure). */
   readonly memoryAvailable: number;
+  /** Bytes that may be locked, where the system limits that. GPU drivers pin memory without regard to it. */
+  readonly lockableBytes?: number | undefined;
   /** The device of a GPU backend; without it the plan is for the CPU. */
-  readonly gpu?: GpuFacts;
+  readonly gpu?: GpuFacts | undefined;
+  /** Known speeds of this machine; the others are taken from its kind. */
+  readonly rates?: Partial<Rates> | undefined;
 }
 
 export interface GpuRequest {
   /** `--gpu-resident`, `--no-gpu-resident`, or neither. */
-  readonly resident?: boolean;
+  readonly resident?: boolean | undefined;
+  /** Refuse when the whole model cannot be in GPU memory, instead of another placement with a warning. */
+  readonly residentRequired?: boolean | undefined;
   /** The environment variable that asks for the copy of the model; the options win over it. */
-  readonly copyAskedBy?: string;
+  readonly copyAskedBy?: string | undefined;
   /** The environment variable that forbids the copy; it wins over the options. */
-  readonly copyForbiddenBy?: string;
+  readonly copyForbiddenBy?: string | undefined;
   /** Memory to use at most, in GiB; without it what is free less a reserve. */
-  readonly budgetGib?: number;
+  readonly budgetGib?: number | undefined;
   /** Kind that the device is taken for, whatever it says, and who says so. */
-  readonly treatAs?: { readonly kind: GpuFacts['kind']; readonly by: string };
+  readonly treatAs?: { readonly kind: GpuFacts['kind']; readonly by: string } | undefined;
   /** Size of one buffer of the upload ring in MiB. */
-  readonly copyChunkMib?: number;
+  readonly copyChunkMib?: number | undefined;
+  /** The environment variable that forbids pinned memory for weights that neither GPU memory nor a mapping can hold. */
+  readonly pinForbiddenBy?: string | undefined;
+  /** Read a sample of what was uploaded back and compare it with the file. */
+  readonly checkUpload?: boolean | undefined;
+}
+
+/** How weights leave the file: through its mapping, by reading, or by reading past the page cache. */
+export type WeightSource = 'mmap' | 'read' | 'direct';
+export type ExpertPolicy = 'lru' | 'lfru';
+
+/** Size of the expert cache as the user says it. */
+export type ExpertCacheRequest =
+  | { readonly kind: 'experts'; readonly count: number }
+  | { readonly kind: 'gib'; readonly gib: number };
+
+export interface ExpertRequest {
+  /** `--ssd-streaming`: read experts from the file when they are needed, whatever fits. */
+  readonly streaming?: boolean | undefined;
+  /** `--ssd-streaming-cache-experts` */
+  readonly cache?: ExpertCacheRequest | undefined;
+  /** Bound of the tier in pinned main memory, in GiB; without it half of what is available. */
+  readonly hostGib?: number | undefined;
+  /** False: no tier in main memory. */
+  readonly hostTier?: boolean | undefined;
+  readonly policy?: ExpertPolicy | undefined;
+  /** Device memory that an automatic cache leaves free, in GiB. */
+  readonly reserveGib?: number | undefined;
+  /** Share of the memory that weights may take when the cache is automatic. */
+  readonly percent?: number | undefined;
+  /** Limit of the weights outside the experts in GPU memory while experts are streamed, in GiB. */
+  readonly outsideGib?: number | undefined;
+  /** The environment variable that wants reads through the page cache; a named source wins over it. */
+  readonly bufferedBy?: string | undefined;
 }
 
 export interface PlanRequest {
   /** Positions of prompt and answer together; without it 32768, or what the model was trained for if that is less. */
-  readonly context?: number;
+  readonly context?: number | undefined;
   /** Tokens of one prefill step; `whole`: as many as the context has. */
-  readonly prefillChunk?: number | 'whole';
-  readonly source?: 'mmap' | 'read';
-  readonly layers?: { readonly first: number; readonly last: number };
-  readonly gpu?: GpuRequest;
-  /** Why an attempt to copy the whole model into GPU memory failed; it is not planned again. */
-  readonly failedCopy?: string;
+  readonly prefillChunk?: number | 'whole' | undefined;
+  /** Undefined: whatever is best for the placement. */
+  readonly source?: WeightSource | undefined;
+  /** Weights in main memory may not be swapped out. */
+  readonly lock?: boolean | undefined;
+  /** Leave what was read in the system's page cache, also where memory is short. */
+  readonly keepPages?: boolean | undefined;
+  /** Readers of missing weights; without it as many as help. */
+  readonly readThreads?: number | undefined;
+  /** Inclusive. The embedding goes with layer 0 and the output head with the last layer. */
+  readonly layers?: { readonly first: number; readonly last: number } | undefined;
+  readonly gpu?: GpuRequest | undefined;
+  readonly experts?: ExpertRequest | undefined;
+  /** `--weight-paging`, with the number of slots if it was named. */
+  readonly paging?: { readonly slots?: number | undefined } | undefined;
+  /** What went wrong when earlier plans were carried out, oldest first. */
+  readonly failures?: readonly PlanFailure[] | undefined;
 }
 
 /** A sentence for the user about one decision. `warning` is printed always, `headline` unless silence was asked for, `note` on request. */
@@ -60,20 +112,66 @@ interface SessionPlan {
   readonly reasons: readonly PlanReason[];
 }
 
+/** Memory for routed experts that have no place for good. */
+export interface ExpertMemoryPlan {
+  /** For copies that stay, in the memory of whoever computes: a whole number of experts. */
+  readonly slotBytes: number;
+  /** For experts that are used once and given up, in the same memory. */
+  readonly transitBytes: number;
+  /** Pinned main memory for experts that GPU memory has no place for. */
+  readonly hostBytes: number;
+  readonly policy: ExpertPolicy;
+  /** Experts that the slots hold. */
+  readonly slots: number;
+  /** Of the largest expert. */
+  readonly expertBytes: number;
+  /** What decided the number of slots, with the sums. */
+  readonly boundBy: string;
+}
+
+interface WeightsPlan {
+  /** Of the whole slice. */
+  readonly bytes: number;
+  readonly routedBytes: number;
+  readonly source: WeightSource;
+  readonly lock: boolean;
+  readonly readThreads?: number;
+  readonly experts?: ExpertMemoryPlan;
+}
+
 export interface HostPlan extends SessionPlan {
   readonly backend: 'cpu';
-  readonly weights: {
-    readonly place: 'host';
-    readonly source: 'mmap' | 'read';
-    readonly bytes: number;
-    readonly routedBytes: number;
-  };
+  /** All used from main memory, or the routed experts read from the file when they are needed. */
+  readonly weights: WeightsPlan & { readonly place: 'host' | 'streamExperts' };
   readonly kv: {
     readonly place: 'host';
     readonly bytes: number;
     readonly bytesPerPosition: number;
   };
 }
+
+export interface GpuWeightsPlan extends WeightsPlan {
+  /**
+   * All in GPU memory; or the routed experts pinned in main memory and read over the bus; or those read from the file
+   * when they are needed. The rest is in GPU memory unless `deviceWeightBytes` or `pageSlots` is there.
+   */
+  readonly place: 'device' | 'mappedExperts' | 'streamExperts';
+  /** GPU memory for weights that stay there, and for pages; the expert cache is apart. */
+  readonly deviceBytes: number;
+  /** Weights that are pinned in main memory for good. */
+  readonly pinnedBytes: number;
+  /** Limit of GPU memory for weights that are not routed experts; what goes beyond it is pinned. Absent: all fit. */
+  readonly deviceWeightBytes?: number;
+  /** The weights of layers that are not routed experts take turns in so many slots. */
+  readonly pageSlots?: number;
+  /** What stays in main memory is read into pinned memory instead of pinning the file's mapping. */
+  readonly pinCopies: boolean;
+  /** The system need not keep what was read in its page cache. */
+  readonly dropReadPages: boolean;
+}
+
+/** How weights get into GPU memory: read into pinned buffers, the same past the page cache, or from the mapping. */
+export type UploadPath = 'staged' | 'direct' | 'mapping';
 
 export interface GpuPlan extends SessionPlan {
   readonly backend: GpuFacts['backend'];
@@ -85,14 +183,12 @@ export interface GpuPlan extends SessionPlan {
     /** What this run may take of it. */
     readonly budgetBytes: number;
   };
-  readonly weights: {
-    /** All in GPU memory, or the routed experts in the file's mapping, pinned, and the rest in GPU memory. */
-    readonly place: 'device' | 'mappedExperts';
-    readonly bytes: number;
-    readonly routedBytes: number;
-    readonly deviceBytes: number;
+  readonly weights: GpuWeightsPlan;
+  readonly upload: {
+    readonly path: UploadPath;
+    readonly slots: number;
+    readonly slotBytes: number;
   };
-  readonly upload: { readonly slots: number; readonly slotBytes: number };
   readonly kv: {
     readonly place: 'device';
     readonly bytes: number;
@@ -112,8 +208,34 @@ export class PlanError extends Ds4Error {
 
 export const gibibyte = 2 ** 30;
 
+/** In GiB, or in MiB where that would be a fraction. */
 export function gib(bytes: number): string {
-  return `${(bytes / gibibyte).toFixed(2)} GiB`;
+  return bytes === 0 || bytes >= gibibyte
+    ? `${(bytes / gibibyte).toFixed(2)} GiB`
+    : `${(bytes / 2 ** 20).toFixed(2)} MiB`;
+}
+
+/** Memory of the GPU that a plan takes. */
+export function deviceBytesOf({ weights, kv, bufferBytes }: GpuPlan): number {
+  const { slotBytes = 0, transitBytes = 0 } = weights.experts ?? {};
+  return weights.deviceBytes + slotBytes + transitBytes + kv.bytes + bufferBytes;
+}
+
+/** Main memory that a plan pins or takes; the file's mapping that nobody pins is not among it. */
+export function hostBytesOf(plan: LoadPlan): number {
+  const { weights } = plan;
+  if (plan.backend === 'cpu') {
+    const { slotBytes = 0, transitBytes = 0 } = weights.experts ?? {};
+    const read = weights.source === 'mmap' ? 0 : weights.bytes;
+    return (
+      plan.kv.bytes +
+      slotBytes +
+      transitBytes +
+      (weights.place === 'host' || read === 0 ? read : read - weights.routedBytes)
+    );
+  }
+  const { slots, slotBytes } = plan.upload;
+  return slots * slotBytes + plan.weights.pinnedBytes + (weights.experts?.hostBytes ?? 0);
 }
 
 /** States kept of a session: the ends of the last turns. */

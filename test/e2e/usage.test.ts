@@ -166,7 +166,10 @@ describe('what this build cannot do', () => {
     [['--metal'], /backend metal .*libds4-metal/],
     [['--gpu-resident'], /--gpu-resident .*libds4-cuda\.so/],
     [['--cpu', '--check-tensors'], /--check-tensors .*cpu/],
-    [['--ssd-streaming'], /--ssd-streaming .*expert streaming/],
+    [['--ssd-streaming-full-layers', '2'], /--ssd-streaming-full-layers .*layers that stay whole/],
+    [['--ssd-streaming-preload-experts', '9'], /--ssd-streaming-preload-experts .*a preload/],
+    [['--cpu', '--weight-paging'], /--weight-paging .*cpu.*cuda, rocm and sim/],
+    [['--sim', 'vram=8'], /backend sim .*libds4-sim\.so.*make sim/],
     [['--mtp', 'draft.gguf'], /--mtp .*draft models/],
     [['--kv-tiered', '25,25,50'], /--kv-tiered .*KV tiers/],
   ])('%j is refused in one sentence before the model is read', async (args, sentence) => {

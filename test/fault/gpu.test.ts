@@ -128,7 +128,7 @@ describe.skipIf(!existsSync(library))('an emulated card', () => {
 
       card().failCall(call, error);
       const { plan, loaded: engine } = await loadAsPlanned({
-        plan: (failedCopy) => {
+        plan: (failures) => {
           const [device] = listDevices('cuda', libraryDirectory);
           const next = planLoad(
             description,
@@ -136,7 +136,7 @@ describe.skipIf(!existsSync(library))('an emulated card', () => {
               memoryAvailable: 2 ** 36,
               gpu: { ...device!, backend: 'cuda', kind: 'discrete' },
             },
-            { context: 64, ...(failedCopy === undefined ? {} : { failedCopy }) },
+            { context: 64, failures },
           );
           plans.push(next);
           return next;

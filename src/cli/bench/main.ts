@@ -4,7 +4,6 @@ import { join } from 'node:path';
 import { Chat } from '../../chat/index.js';
 import { listDevices } from '../../engine/index.js';
 import { ExitCode } from '../../error/index.js';
-import type { Tokenizer } from '../../tokenizer/index.js';
 import { readOptions } from '../arguments.js';
 import { refuseUnserved } from '../checks.js';
 import { readEnvironment } from '../environment.js';
@@ -15,6 +14,7 @@ import type { LoadedModel } from '../load.js';
 import { openRun, reportFailure, withRun } from '../open-run.js';
 import { drawsProgress } from '../progress.js';
 import type { Run } from '../run.js';
+import { sayStats } from '../stats.js';
 import { openTokenizer } from '../tokens.js';
 import { versionText } from '../version.js';
 import { benchHelp } from './help.js';
@@ -22,8 +22,10 @@ import { measure } from './measure.js';
 import type { Row } from './measure.js';
 import { benchOptions, checkBench, defaultBenchSettings, frontiers } from './options.js';
 import type { BenchSettings } from './options.js';
+import { promptTokens } from './prompt.js';
 import { csvHeader, csvLine, jsonText, svgText } from './report.js';
 import type { Machine } from './report.js';
+import { trafficOf } from './windows.js';
 
 const program = 'ds4-bench';
 const fileNameDigits = 6;
@@ -99,30 +101,6 @@ async function openBar(
   };
 }
 
-function promptTokens(bench: BenchSettings, tokenizer: Tokenizer): Int32Array {
-  const [prompt] = bench.prompts;
-  if (prompt === undefined) {
-    throw new Error('the prompt was not checked');
-  }
-  const tokens =
-    prompt.form === 'raw'
-      ? tokenizer.encodeWithSpecials(prompt.text)
-      : new Chat(tokenizer).render(
-          [
-            { role: 'system', content: bench.system },
-            { role: 'user', content: prompt.text },
-          ],
-          { think: 'none' },
-        );
-  if (tokens.length < bench.contextMax) {
-    throw new RunError(
-      `prompt file ${prompt.path} has ${tokens.length} tokens, and --ctx-max asks for ${bench.contextMax}; ` +
-        'use a longer text or a smaller --ctx-max',
-    );
-  }
-  return tokens;
-}
-
 function machine(run: Run, model: LoadedModel): Machine {
   const { plan } = model;
   const { backend } = plan;
@@ -162,7 +140,7 @@ async function runBench(run: Run, bench: BenchSettings): Promise<number> {
     const loadSeconds = (performance.now() - started) / 1000;
     const { gguf, shape } = model.description;
     const tokenizer = openTokenizer(gguf, shape.vocab);
-    const tokens = promptTokens(bench, tokenizer);
+    const tokens = promptTokens(bench, tokenizer, shape.vocab);
     if (bench.logitsFolder !== undefined) {
       mkdirSync(bench.logitsFolder, { recursive: true });
     }
@@ -175,6 +153,9 @@ async function runBench(run: Run, bench: BenchSettings): Promise<number> {
         tokens,
         frontiers: frontiers(bench),
         generate: bench.generate,
+        replay: bench.replay,
+        window: bench.window,
+        traffic: () => trafficOf(model.engine.telemetry()),
         excluded: new Chat(tokenizer).stopTokens('none'),
         wantsLogits: bench.logitsFolder !== undefined,
         vocab: shape.vocab,
@@ -196,9 +177,11 @@ async function runBench(run: Run, bench: BenchSettings): Promise<number> {
     } finally {
       bar.end();
     }
+    sayStats(run, () => model.engine.telemetry());
     const facts = machine(run, model);
     if (bench.json !== undefined) {
       const { info } = model.engine;
+      const { place, source } = model.plan.weights;
       writeOrFail(
         bench.json,
         jsonText({
@@ -209,6 +192,7 @@ async function runBench(run: Run, bench: BenchSettings): Promise<number> {
           loadSeconds: Number(loadSeconds.toFixed(3)),
           weightBytes: info.weightBytes,
           deviceBytes: info.deviceBytes,
+          weights: { place, source },
           rows,
         }),
       );

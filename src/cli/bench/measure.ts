@@ -1,4 +1,6 @@
 import type { Timeline } from '../../session/index.js';
+import { Windows } from './windows.js';
+import type { Traffic, Window } from './windows.js';
 
 /** What was measured at one frontier. Rates in tokens per second, times in milliseconds. */
 export interface Row {
@@ -11,6 +13,7 @@ export interface Row {
   readonly firstMs: number;
   /** Of the generated tokens without the first. */
   readonly steadyRate: number;
+  readonly windows: readonly Window[] | undefined;
   readonly kvBytes: number;
   readonly tokens: readonly number[];
   readonly logits: Float32Array | undefined;
@@ -20,6 +23,11 @@ export interface MeasureOptions {
   readonly tokens: ArrayLike<number>;
   readonly frontiers: readonly number[];
   readonly generate: number;
+  /** Decode the tokens behind the frontier instead of generating. */
+  readonly replay: boolean;
+  /** Tokens of one window of a decode. */
+  readonly window: number | undefined;
+  readonly traffic: () => Traffic;
   /** End-of-sequence tokens, which are never chosen. */
   readonly excluded: ReadonlySet<number>;
   readonly wantsLogits: boolean;
@@ -84,14 +92,19 @@ export async function* measure(
     const generated: number[] = [];
     let firstMs = 0;
     let allMs = 0;
+    const windows =
+      options.window === undefined ? undefined : new Windows(options.window, options.traffic);
     while (generated.length < options.generate) {
-      const token = best(ids, excluded);
+      const token = options.replay
+        ? (tokens[frontier + generated.length] ?? 0)
+        : best(ids, excluded);
       generated.push(token);
       const before = clock();
       ids = (await session.eval(Int32Array.of(token), { candidates })).candidates?.ids ?? ids;
       const ms = clock() - before;
       firstMs = generated.length === 1 ? ms : firstMs;
       allMs += ms;
+      windows?.add(ms);
       done += 1;
       options.onProgress(done, total);
     }
@@ -107,6 +120,7 @@ export async function* measure(
       generateRate: rate(generated.length, allMs),
       firstMs,
       steadyRate: rate(generated.length - 1, allMs - firstMs),
+      windows: windows?.finish(),
       kvBytes: session.measure().kvBytes,
       tokens: generated,
       logits,

@@ -8,7 +8,7 @@ import { nonNegativeInteger, positiveInteger } from '../values.js';
 
 /** The text that is evaluated, again and again a piece further. */
 export interface BenchPrompt {
-  readonly form: 'raw' | 'chat';
+  readonly form: 'raw' | 'chat' | 'tokens';
   readonly path: string;
   readonly text: Uint8Array;
 }
@@ -23,6 +23,10 @@ export interface BenchSettings {
   stepIncrement: number;
   stepFactor: number;
   generate: number;
+  /** Decode the tokens that follow in the prompt instead of generating. */
+  replay: boolean;
+  /** Tokens of one window of a decode; undefined: no windows. */
+  window: number | undefined;
   csv: string | undefined;
   json: string | undefined;
   svg: string | undefined;
@@ -41,6 +45,8 @@ export function defaultBenchSettings(): BenchSettings {
     stepIncrement: 2048,
     stepFactor: 1,
     generate: 128,
+    replay: false,
+    window: undefined,
     csv: undefined,
     json: undefined,
     svg: undefined,
@@ -60,6 +66,8 @@ const sharedSections = new Set([
   'Draft Models',
   'Distributed Inference',
 ]);
+/** Of other sections, what means the same. */
+const alsoShared = new Set(['--stats', '--stats-json']);
 /** These have a meaning of their own here, or none. */
 const own = new Set(['--ctx', '--quiet']);
 
@@ -103,6 +111,12 @@ export function benchOptions(bench: BenchSettings): readonly OptionEntry[] {
       'Text to evaluate as one message of a user, without thinking.',
       prompt('chat'),
     ),
+    option(
+      '--token-file',
+      'FILE',
+      'Token ids to evaluate, as ds4 --dump-tokens prints them in its first line.',
+      prompt('tokens'),
+    ),
     option('-sys, --system', 'TEXT', 'System text in front of a chat prompt.', (value) => {
       bench.system = value;
     }),
@@ -139,6 +153,22 @@ export function benchOptions(bench: BenchSettings): readonly OptionEntry[] {
         bench.generate = nonNegativeInteger(value);
       },
     ),
+    option(
+      '--replay',
+      '',
+      'Evaluate the tokens that follow in the prompt one by one instead of generating.',
+      () => {
+        bench.replay = true;
+      },
+    ),
+    option(
+      '--window',
+      'TOKENS',
+      'With --json: rate and use of the expert cache for each so many generated tokens.',
+      (value) => {
+        bench.window = positiveInteger(value);
+      },
+    ),
     option('--csv', 'FILE', 'Write the rows here instead of to stdout.', (value) => {
       bench.csv = value;
     }),
@@ -160,7 +190,9 @@ export function benchOptions(bench: BenchSettings): readonly OptionEntry[] {
       bench.showOutput = true;
     }),
     ...optionTable.filter(
-      ({ section: name, names }) => sharedSections.has(name) && !names.some((n) => own.has(n)),
+      ({ section: name, names }) =>
+        (sharedSections.has(name) && !names.some((n) => own.has(n))) ||
+        names.some((n) => alsoShared.has(n)),
     ),
   ];
 }
@@ -169,7 +201,9 @@ export function benchOptions(bench: BenchSettings): readonly OptionEntry[] {
 export function checkBench(bench: BenchSettings): void {
   const { prompts, contextStart, contextMax, contextAlloc, generate, shared } = bench;
   if (prompts.length !== 1) {
-    throw new UsageError('exactly one of --prompt-file and --chat-prompt-file is needed');
+    throw new UsageError(
+      'exactly one of --prompt-file, --chat-prompt-file and --token-file is needed',
+    );
   }
   if (contextStart > contextMax) {
     throw new UsageError(`--ctx-start ${contextStart} is beyond --ctx-max ${contextMax}`);

@@ -1,4 +1,6 @@
+import type { LoadPlan } from '../../plan/index.js';
 import type { Row } from './measure.js';
+import type { Window } from './windows.js';
 
 export const csvHeader = 'ctx_tokens,prefill_tokens,prefill_tps,gen_tokens,gen_tps,kvcache_bytes';
 
@@ -48,7 +50,24 @@ export interface Report {
   readonly loadSeconds: number;
   readonly weightBytes: number;
   readonly deviceBytes: number;
+  readonly weights: Pick<LoadPlan['weights'], 'place' | 'source'>;
   readonly rows: readonly Row[];
+}
+
+function windowJson({ tokens, ms, traffic }: Window): object {
+  return {
+    gen_tokens: tokens,
+    gen_tps: Number(((tokens * 1000) / Math.max(ms, 1e-6)).toFixed(2)),
+    expert_lookups: traffic.lookups,
+    expert_slot_hits: traffic.slotHits,
+    expert_host_hits: traffic.hostHits,
+    expert_in_flight_hits: traffic.inFlightHits,
+    expert_misses: traffic.misses,
+    expert_promotions: traffic.promotions,
+    file_read_bytes: traffic.fileReadBytes,
+    upload_bytes: traffic.uploadBytes,
+    bus_read_bytes: traffic.busReadBytes,
+  };
 }
 
 /** docs/json-output.md describes the file. */
@@ -63,6 +82,7 @@ export function jsonText(report: Report): string {
     gen_steady_tps: Number(row.steadyRate.toFixed(2)),
     kvcache_bytes: row.kvBytes,
     gen_token_fnv64: tokenHash(row.tokens),
+    ...(row.windows === undefined ? {} : { gen_windows: row.windows.map(windowJson) }),
   }));
   return `${JSON.stringify({ source: 'ds4-bench', version: 1, ...report, rows }, undefined, 2)}\n`;
 }

@@ -6,12 +6,14 @@ import type { LoadPlan } from '../../plan/index.js';
 import { chatCommands } from '../chat-commands.js';
 import { Conversation } from '../conversation.js';
 import { InvalidValue, systemReason } from '../errors.js';
+import { openExpertTrace, tracedTimeline } from '../expert-trace.js';
 import { openLineSource } from '../line-source.js';
 import type { LineSource } from '../line-source.js';
 import { loadModel } from '../load.js';
 import type { LoadedModel } from '../load.js';
 import { openingMessages } from '../prompt.js';
 import type { Run } from '../run.js';
+import { cacheText, sayStats } from '../stats.js';
 import { openTokenizer } from '../tokens.js';
 import { positiveInteger } from '../values.js';
 
@@ -165,10 +167,12 @@ class ChatLoop {
     const { engine, plan, path } = this.#model;
     const conversation = this.#conversation;
     const thinking = { none: 'none', normal: 'high', max: 'max' }[conversation.think];
+    const cache = cacheText(engine.telemetry().experts);
     return this.#say(
       [
         `model:     ${path}`,
         `backend:   ${backendText(plan, engine.info)}`,
+        ...(cache === undefined ? [] : [`experts:   ${cache}`]),
         `context:   ${conversation.usedTokens} of ${conversation.context} tokens used, ${conversation.turns} turns`,
         `thinking:  ${thinking}`,
         `sampling:  temp ${settings.temperature}, top-p ${settings.topP}, min-p ${settings.minP}, top-k ${settings.topK}, ` +
@@ -178,17 +182,24 @@ class ChatLoop {
   }
 }
 
+const expertPlaces = {
+  device: 'in GPU memory',
+  mappedExperts: 'in main memory',
+  streamExperts: 'read from the file',
+} as const;
+
 function backendText(plan: LoadPlan, { threads, instructionSet }: EngineInfo): string {
   if (plan.backend === 'cpu') {
-    return `cpu, ${threads} threads, ${instructionSet}`;
+    const experts = plan.weights.place === 'host' ? '' : `, experts ${expertPlaces.streamExperts}`;
+    return `cpu, ${threads} threads, ${instructionSet}${experts}`;
   }
-  const experts = plan.weights.place === 'device' ? 'in GPU memory' : 'in main memory';
-  return `${plan.backend}, device ${plan.device.index} (${plan.device.name}), experts ${experts}`;
+  return `${plan.backend}, device ${plan.device.index} (${plan.device.name}), experts ${expertPlaces[plan.weights.place]}`;
 }
 
 /** Chats until the input ends. The exit status is that of the last turn. */
 export async function chat(run: Run): Promise<number> {
   const opening = openingMessages(run);
+  using trace = openExpertTrace(run.settings.expertTrace);
   const { model, session } = await loadModel(run);
   try {
     const { gguf, shape } = model.description;
@@ -199,18 +210,22 @@ export async function chat(run: Run): Promise<number> {
       tokenizer,
       chat: new Chat(tokenizer),
       opening,
+      timeline: (opened) => tracedTimeline(trace, opened, shape),
     });
     const lines = openLineSource(run.environment);
     const forget = run.stop.onStop(() => {
       lines.abort();
     });
     try {
-      return await new ChatLoop(run, model, conversation).run(lines);
+      const status = await new ChatLoop(run, model, conversation).run(lines);
+      trace?.finish();
+      return status;
     } finally {
       forget();
       lines.abort();
     }
   } finally {
+    sayStats(run, () => model.engine.telemetry());
     await model.close();
   }
 }

@@ -6,6 +6,8 @@ import type { LoadPlan } from '../../plan/index.js';
 import { formatBytes } from '../bytes.js';
 import { chooseBackend } from '../backend-choice.js';
 import { modelPath } from '../load.js';
+import { planReport, reportLines } from '../plan-report.js';
+import type { PlanReport } from '../plan-report.js';
 import { planRun } from '../planning.js';
 import type { Run } from '../run.js';
 
@@ -13,7 +15,7 @@ const schemaVersion = 1;
 
 /** What a run of this model with these options would do, or why it cannot. */
 type Memory =
-  | { readonly kind: 'plan'; readonly plan: LoadPlan }
+  | { readonly kind: 'plan'; readonly plan: LoadPlan; readonly report: PlanReport }
   | { readonly kind: 'refused'; readonly reason: string }
   | { readonly kind: 'unknown' };
 
@@ -91,6 +93,7 @@ function textLines(path: string, summary: ModelSummary, memory: Memory): string[
       ({ type, count, bytes }) =>
         `${type.padEnd(10)}${String(count).padStart(8)}${(bytes / 2 ** 30).toFixed(4).padStart(12)}`,
     ),
+    ...(memory.kind === 'plan' ? ['', ...reportLines(memory.plan, memory.report)] : []),
   ];
 }
 
@@ -100,7 +103,7 @@ function json(path: string, summary: ModelSummary, memory: Memory): string {
       version: schemaVersion,
       path,
       ...summary,
-      plan: memory.kind === 'plan' ? memory.plan : null,
+      plan: memory.kind === 'plan' ? { ...memory.plan, ...memory.report } : null,
       planRefusal: memory.kind === 'refused' ? memory.reason : null,
     },
     null,
@@ -119,8 +122,13 @@ export async function inspect(run: Run): Promise<number> {
   let memory: Memory = { kind: 'unknown' };
   if (summary.problems.length === 0) {
     try {
-      const plan = planRun(run, await chooseBackend(run), describeModel(gguf));
-      memory = { kind: 'plan', plan };
+      const choice = await chooseBackend(run);
+      for (const warning of choice.warnings) {
+        run.terminal.warning(warning);
+      }
+      const description = describeModel(gguf);
+      const { plan, facts } = planRun(run, choice, description);
+      memory = { kind: 'plan', plan, report: planReport(plan, description, facts) };
     } catch (thrown) {
       if (!(thrown instanceof PlanError)) {
         throw thrown;

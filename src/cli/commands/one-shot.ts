@@ -1,10 +1,12 @@
 import { Chat } from '../../chat/index.js';
 import type { Text } from '../../tokenizer/index.js';
 import { Session } from '../../session/index.js';
+import { openExpertTrace, tracedTimeline } from '../expert-trace.js';
 import { loadModel } from '../load.js';
 import { openingMessages, readPrompt, renderOptions, warnOfMarkers } from '../prompt.js';
 import type { Run } from '../run.js';
 import type { PromptSource } from '../settings.js';
+import { sayStats } from '../stats.js';
 import { openTokenizer } from '../tokens.js';
 import { runTurn } from '../turn.js';
 import type { TurnRequest } from '../turn.js';
@@ -13,6 +15,7 @@ import type { TurnRequest } from '../turn.js';
 export async function oneShot(run: Run, source: PromptSource): Promise<number> {
   const opening = openingMessages(run);
   const prompt: Text = await readPrompt(source, run.stop);
+  using trace = openExpertTrace(run.settings.expertTrace);
   const { model, session: engineSession } = await loadModel(run);
   try {
     const { description, engine } = model;
@@ -44,11 +47,13 @@ export async function oneShot(run: Run, source: PromptSource): Promise<number> {
     await runTurn(
       run,
       { engine, tokenizer, prefillChunk: engineSession.prefillChunk },
-      new Session(engineSession, description.shape.vocab),
+      new Session(tracedTimeline(trace, engineSession, description.shape), description.shape.vocab),
       request,
     );
+    trace?.finish();
     return run.stop.status ?? 0;
   } finally {
+    sayStats(run, () => model.engine.telemetry());
     await model.close();
   }
 }

@@ -1,9 +1,11 @@
 import { readFileSync } from 'node:fs';
 import { scoreText } from '../../session/index.js';
 import { systemReason, UsageError } from '../errors.js';
+import { openExpertTrace, tracedTimeline } from '../expert-trace.js';
 import { loadModel } from '../load.js';
 import { drawsProgress } from '../progress.js';
 import type { Run } from '../run.js';
+import { sayStats } from '../stats.js';
 import { openTokenizer } from '../tokens.js';
 
 const decimals = 9;
@@ -22,6 +24,7 @@ function readText(path: string): Uint8Array {
 export async function perplexity(run: Run, file: string): Promise<number> {
   const { terminal, settings } = run;
   const text = readText(file);
+  using trace = openExpertTrace(settings.expertTrace);
   const { model, session } = await loadModel(run);
   try {
     const { shape, gguf } = model.description;
@@ -29,7 +32,7 @@ export async function perplexity(run: Run, file: string): Promise<number> {
     const draws = drawsProgress(terminal, run.environment.terminal);
     let counted = 0;
     const result = await scoreText(
-      session,
+      tracedTimeline(trace, session, shape),
       tokens,
       { maxScored: settings.maxTokens, vocab: shape.vocab },
       (scored, total) => {
@@ -48,8 +51,10 @@ export async function perplexity(run: Run, file: string): Promise<number> {
       `tokens=${result.tokens} scored=${result.scored} nll=${result.nll.toFixed(decimals)} ` +
         `avg_nll=${average.toFixed(decimals)} ppl=${Math.exp(average).toFixed(decimals)}\n`,
     );
+    trace?.finish();
     return 0;
   } finally {
+    sayStats(run, () => model.engine.telemetry());
     await model.close();
   }
 }

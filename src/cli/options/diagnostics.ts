@@ -1,4 +1,5 @@
 import { UsageError } from '../errors.js';
+import { plannedMachine } from '../machine-description.js';
 import type { Diagnostic, Settings } from '../settings.js';
 import { positiveInteger } from '../values.js';
 import { checked, entry } from './entry.js';
@@ -33,6 +34,44 @@ export const diagnosticOptions: readonly OptionEntry[] = [
     description: 'With --inspect: as JSON.',
     apply: (settings) => {
       settings.json = true;
+    },
+  }),
+  entry({
+    names: '--plan-for',
+    values: 'MACHINE',
+    section,
+    description:
+      'With --inspect: plan for this machine instead of the one here, such as vram=24,ram=64,kind=discrete (GiB; vram=0: no GPU).',
+    apply: (settings, use) => {
+      settings.planFor = plannedMachine(use.name, use.value);
+    },
+  }),
+  entry({
+    names: '--stats',
+    section,
+    description:
+      'Say at the end how often experts were in memory and what was read and uploaded. With an answer, a chat or --perplexity-file.',
+    apply: (settings) => {
+      settings.stats = 'text';
+    },
+  }),
+  entry({
+    names: '--stats-json',
+    section,
+    description:
+      'The same as one line of JSON on stderr. Of --stats and --stats-json the last counts.',
+    apply: (settings) => {
+      settings.stats = 'json';
+    },
+  }),
+  entry({
+    names: '--expert-trace',
+    values: 'FILE',
+    section,
+    description:
+      'Write which experts each token was sent to. With an answer, a chat or --perplexity-file; tools/expert-trace reads it.',
+    apply: (settings, use) => {
+      settings.expertTrace = use.value;
     },
   }),
   entry({

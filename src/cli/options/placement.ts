@@ -4,8 +4,10 @@ import {
   integerBetween,
   nonNegativeInteger,
   numberList,
+  plainDecimal,
   positiveInteger,
   tierShares,
+  word,
 } from '../values.js';
 import { UsageError } from '../errors.js';
 import { checked, entry } from './entry.js';
@@ -16,9 +18,9 @@ const streaming = 'Expert Streaming';
 const tiers = 'KV Tiers And Weight Paging';
 const drafts = 'Draft Models';
 
-const noStreaming = 'expert streaming';
+const noPreload = 'a preload of experts';
+const noFullLayers = 'layers that stay whole while the others are streamed';
 const noTiers = 'KV tiers';
-const noPaging = 'weight paging';
 const noDrafts = 'draft models';
 
 export const placementOptions: readonly OptionEntry[] = [
@@ -76,16 +78,46 @@ export const placementOptions: readonly OptionEntry[] = [
     },
   }),
   entry({
+    names: '--upload-buffer-mib',
+    values: 'MIB',
+    section: gpu,
+    description:
+      'Size of one of the pinned buffers that weights go through on their way into GPU memory, 16 to 4096 MiB. Default: 64; less where main memory is short.',
+    apply: (settings, use) => {
+      settings.uploadBufferMib = integerBetween(16, 4096)(use.value);
+    },
+  }),
+  entry({
     names: '--cuda-tensor-parallel',
     section: gpu,
     description: 'Share each layer among an even number of GPUs.',
     lacks: 'tensor parallelism',
   }),
   entry({
+    names: '--host-expert-cache',
+    values: 'GIB',
+    section: streaming,
+    description:
+      'Main memory, pinned, for experts that GPU memory has no place for, with --ssd-streaming on a discrete GPU: GiB, also 0.5; 0 is off. Default: at most half of what is available.',
+    apply: (settings, use) => {
+      settings.hostExpertCacheGib = plainDecimal(0, 2 ** 20)(use.value);
+    },
+  }),
+  entry({
+    names: '--expert-policy',
+    values: 'NAME',
+    section: streaming,
+    description:
+      'Which expert leaves when another needs its place: lru, the one not used for longest, or lfru, which spares those that are used often. Default: lru.',
+    apply: (settings, use) => {
+      settings.expertPolicy = word(['lru', 'lfru'])(use.value);
+    },
+  }),
+  entry({
     names: '--ssd-streaming',
     section: streaming,
-    description: 'Keep only a part of the experts in memory and read the others when needed.',
-    lacks: noStreaming,
+    description:
+      'Keep only a part of the experts in memory and read the others from the file when they are needed.',
     apply: (settings) => {
       settings.ssdStreaming = true;
     },
@@ -93,23 +125,27 @@ export const placementOptions: readonly OptionEntry[] = [
   entry({
     names: '--ssd-streaming-cold',
     section: streaming,
-    description: 'Start with an empty expert cache.',
-    lacks: noStreaming,
+    description: 'Start with an empty expert cache, which it always does in this build.',
+    apply: (settings) => {
+      settings.ssdStreamingCold = true;
+    },
   }),
   entry({
     names: '--ssd-streaming-cache-experts',
     values: 'COUNT|GIB',
     section: streaming,
-    description: 'Size of the expert cache: a number of experts, or a budget such as 64GB (GiB).',
-    lacks: noStreaming,
-    apply: checked(expertCacheSize),
+    description:
+      'Size of the expert cache: a number of experts, or a budget such as 64GB (GiB); more than fits is cut to what fits. Default: what is free, with a reserve.',
+    apply: (settings, use) => {
+      settings.expertCache = expertCacheSize(use.value);
+    },
   }),
   entry({
     names: '--ssd-streaming-full-layers',
     values: 'COUNT',
     section: streaming,
     description: 'Layers whose experts all stay in memory.',
-    lacks: noStreaming,
+    lacks: noFullLayers,
     apply: checked(nonNegativeInteger),
   }),
   entry({
@@ -117,8 +153,10 @@ export const placementOptions: readonly OptionEntry[] = [
     values: 'COUNT',
     section: streaming,
     description: 'Experts to read before the first token, the most popular first.',
-    lacks: noStreaming,
-    apply: checked(positiveInteger),
+    lacks: noPreload,
+    apply: (settings, use) => {
+      settings.preloadExperts = positiveInteger(use.value);
+    },
   }),
   entry({
     names: '--kv-warm-device',
@@ -158,16 +196,20 @@ export const placementOptions: readonly OptionEntry[] = [
   entry({
     names: '--weight-paging',
     section: tiers,
-    description: 'Page weights into GPU memory on demand.',
-    lacks: noPaging,
+    description:
+      'GPU: let the weights outside the experts take turns in GPU memory, a layer at a time, for models that are larger than it.',
+    apply: (settings) => {
+      settings.weightPaging = true;
+    },
   }),
   entry({
     names: '--weight-paging-slots',
     values: 'COUNT',
     section: tiers,
-    description: 'Slots of the weight pager.',
-    lacks: noPaging,
-    apply: checked(positiveInteger),
+    description: 'Layers that are in GPU memory at once with --weight-paging. Default: 8.',
+    apply: (settings, use) => {
+      settings.weightPagingSlots = positiveInteger(use.value);
+    },
   }),
   entry({
     names: '--mtp, --mtp-model',

@@ -1,5 +1,7 @@
 import { InvalidValue, UsageError } from '../errors.js';
+import { simulatedMachine } from '../machine-description.js';
 import { backendNames } from '../settings.js';
+import type { Settings } from '../settings.js';
 import { gibValue, integerBetween, positiveInteger, word } from '../values.js';
 import { entry } from './entry.js';
 import type { OptionEntry } from './entry.js';
@@ -12,6 +14,19 @@ function backend(text: string) {
     throw new UsageError(`invalid backend: ${text}\nvalid backends are ${backendNames.join(', ')}`);
   }
   return found;
+}
+
+const sourceOptions = { mmap: '--mmap', read: '--no-mmap', direct: '--direct-io' } as const;
+
+/** Direct reads are reads, so --no-mmap and --direct-io agree, in either order; a mapping agrees with neither. */
+function setSource(settings: Settings, wanted: keyof typeof sourceOptions): void {
+  const before = settings.source;
+  if (before !== undefined && (before === 'mmap') !== (wanted === 'mmap')) {
+    throw new UsageError(
+      `${sourceOptions[before]} and ${sourceOptions[wanted]} contradict each other: the file is mapped or it is read`,
+    );
+  }
+  settings.source = before === 'direct' ? before : wanted;
 }
 
 export const runtimeOptions: readonly OptionEntry[] = [
@@ -32,21 +47,33 @@ export const runtimeOptions: readonly OptionEntry[] = [
     section,
     basic: true,
     description:
-      'Where to compute: cpu, cuda or rocm (metal is not in this build). Default: the first of cuda and rocm that is built and has a device, else cpu.',
+      'Where to compute: cpu, cuda, rocm or sim (metal is not in this build). Default: the first of cuda and rocm that is built and has a device, else cpu.',
     apply: (settings, use) => {
       settings.backend = backend(use.value);
     },
   }),
-  ...backendNames.map((name) =>
-    entry({
-      names: `--${name}`,
-      section,
-      description: `The same as --backend ${name}.`,
-      apply: (settings) => {
-        settings.backend = name;
-      },
-    }),
-  ),
+  ...backendNames
+    .flatMap((name) => (name === 'sim' ? [] : [name]))
+    .map((name) =>
+      entry({
+        names: `--${name}`,
+        section,
+        description: `The same as --backend ${name}.`,
+        apply: (settings) => {
+          settings.backend = name;
+        },
+      }),
+    ),
+  entry({
+    names: '--sim',
+    values: 'MACHINE',
+    section,
+    description:
+      'Compute on a simulated GPU (backend sim), such as vram=24,link=25. Keys: vram and used (GiB), ram (GiB), kind (discrete or integrated), link, mapped and disk (GB/s), link-us and disk-us, fail (CALL:N or CALL:N:COUNT).',
+    apply: (settings, use) => {
+      settings.simulation = simulatedMachine(use.name, use.value);
+    },
+  }),
   entry({
     names: '-c, --ctx',
     values: 'TOKENS',
@@ -98,9 +125,10 @@ export const runtimeOptions: readonly OptionEntry[] = [
   entry({
     names: '--mmap',
     section,
-    description: 'Use the weights in place, through a file mapping. The default.',
+    description:
+      'Use the weights in place, through a file mapping. The default of the cpu backend.',
     apply: (settings) => {
-      settings.source = 'mmap';
+      setSource(settings, 'mmap');
     },
   }),
   entry({
@@ -108,14 +136,16 @@ export const runtimeOptions: readonly OptionEntry[] = [
     section,
     description: 'Read the weights into memory instead of mapping the file.',
     apply: (settings) => {
-      settings.source = 'read';
+      setSource(settings, 'read');
     },
   }),
   entry({
     names: '--mlock',
     section,
-    description: 'Keep the weights from being swapped out.',
-    lacks: 'locking of weights in memory',
+    description: 'Keep weights that are in main memory from being swapped out.',
+    apply: (settings) => {
+      settings.lockWeights = true;
+    },
   }),
   entry({
     names: '--check-tensors',
@@ -128,8 +158,11 @@ export const runtimeOptions: readonly OptionEntry[] = [
   entry({
     names: '--direct-io',
     section,
-    description: 'Read the weights past the page cache.',
-    lacks: 'direct reads',
+    description:
+      'Read the weights past the page cache, where the file system can do that; it includes --no-mmap.',
+    apply: (settings) => {
+      setSource(settings, 'direct');
+    },
   }),
   entry({
     names: '--power',

@@ -1,7 +1,9 @@
 import { describe, expect, it } from 'vitest';
 import { parseArguments } from '../../../src/cli/arguments.js';
-import { decideBackend } from '../../../src/cli/backend-choice.js';
+import { chooseBackend, decideBackend, simulationOf } from '../../../src/cli/backend-choice.js';
 import type { BackendChoice } from '../../../src/cli/backend-choice.js';
+import { readEnvironment } from '../../../src/cli/environment.js';
+import type { Settings } from '../../../src/cli/settings.js';
 import type { BackendState, DeviceInfo } from '../../../src/engine/index.js';
 
 const notBuilt = (backend: string): BackendState => ({
@@ -28,14 +30,19 @@ const two: BackendState = { kind: 'ready', devices: [device(0), device(1)] };
 interface Machine {
   readonly cuda?: BackendState;
   readonly rocm?: BackendState;
+  readonly sim?: BackendState;
 }
 
-function choose(line: string, machine: Machine = {}): BackendChoice {
+function settings(line: string): Settings {
   const request = parseArguments(line.split(' ').filter((word) => word !== ''));
   if (request.kind !== 'run') {
     throw new Error(request.kind);
   }
-  return decideBackend(request.settings, (backend) => machine[backend] ?? notBuilt(backend));
+  return request.settings;
+}
+
+function choose(line: string, machine: Machine = {}): BackendChoice {
+  return decideBackend(settings(line), (backend) => machine[backend] ?? notBuilt(backend));
 }
 
 function failure(line: string, machine: Machine = {}): { message: string; exitCode: number } {
@@ -182,7 +189,91 @@ describe('placement options', () => {
   });
 });
 
+describe('the simulated backend', () => {
+  it('is taken when a machine is described, and only then', () => {
+    expect(choose('--sim vram=4', { cuda: one, sim: one })).toMatchObject({
+      backend: 'sim',
+      isAsked: true,
+      notes: [],
+      warnings: [],
+    });
+    expect(choose('', { sim: one }).backend).toBe('cpu');
+  });
+
+  it('is never replaced', () => {
+    const { message, exitCode } = failure('--sim vram=4', { cuda: one });
+
+    expect(message).toMatch(/^backend sim cannot be used: .*libds4-sim\.so/);
+    expect(exitCode).toBe(1);
+  });
+
+  it('needs a machine', () => {
+    const { message, exitCode } = failure('--backend sim', { sim: one });
+
+    expect(message).toMatch(/--backend sim .*--sim vram=.*DS4_SIM/);
+    expect(exitCode).toBe(2);
+  });
+
+  const machine = readEnvironment({ DS4_SIM: 'vram=4' });
+
+  it.each([
+    ['', 4],
+    ['--backend sim', 4],
+    ['--gpu-vram 2', 4],
+    ['--sim vram=8', 8],
+    ['--cuda', undefined],
+    ['--cpu', undefined],
+    ['--gpu-vram 0', undefined],
+    ['--gpu-devices 0', undefined],
+  ])('takes DS4_SIM unless an option says otherwise: %j', (line, gib) => {
+    const found = simulationOf({ settings: settings(line), environment: machine });
+
+    expect(found?.vramBytes).toBe(gib === undefined ? undefined : gib * 2 ** 30);
+  });
+});
+
+describe('a machine to plan for', () => {
+  const environment = readEnvironment({});
+  const plan = (line: string): Promise<BackendChoice> =>
+    chooseBackend({ settings: settings(`--inspect ${line}`), environment });
+
+  it('needs no GPU here', async () => {
+    expect(await plan('--plan-for vram=24,ram=64 --gpu-resident')).toMatchObject({
+      backend: 'cuda',
+      device: { kind: 'discrete', freeBytes: 24 * 2 ** 30 },
+    });
+    expect(await plan('--plan-for vram=24,ram=64,kind=integrated --rocm')).toMatchObject({
+      backend: 'rocm',
+      device: { kind: 'integrated' },
+    });
+  });
+
+  it('may have none either', async () => {
+    expect(await plan('--plan-for vram=0,ram=64')).toMatchObject({
+      backend: 'cpu',
+      device: undefined,
+    });
+  });
+});
+
 describe('options that the CPU cannot serve', () => {
+  it('--weight-paging is refused with the backends that have it', () => {
+    const { message, exitCode } = failure('--cpu --weight-paging');
+
+    expect(message).toMatch(/^--weight-paging .*cuda, rocm and sim/);
+    expect(exitCode).toBe(1);
+    expect(choose('--weight-paging', { cuda: one })).toMatchObject({ isAsked: true });
+    expect(failure('--weight-paging', { cuda: noDriver }).message).toMatch(
+      /^--weight-paging needs/,
+    );
+  });
+
+  it('memory options of a GPU get a warning beside the reason for the CPU', () => {
+    const { warnings } = choose('--host-expert-cache 1 --ssd-streaming', { rocm: broken });
+
+    expect(warnings.join()).toMatch(/no libcudart.*--host-expert-cache has no effect/);
+  });
+
   it('--gpu-resident has no effect there, and a warning says so', () => {
     expect(choose('--cpu --gpu-resident').warnings.join()).toContain('--gpu-resident');
     expect(failure('--gpu-resident').exitCode).toBe(1);

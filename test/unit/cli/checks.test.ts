@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { parseArguments } from '../../../src/cli/arguments.js';
-import { checkTogether, refuseUnserved } from '../../../src/cli/checks.js';
+import { checkTogether, refuseUnserved, withoutEffect } from '../../../src/cli/checks.js';
 import type { Settings } from '../../../src/cli/settings.js';
 
 function settings(line: string): Settings {
@@ -54,6 +54,19 @@ describe('options together', () => {
     [`${worker} --layers 1:2 --dist-replay-check`, '--dist-replay-check'],
     ['--dist-replay-check', '--dist-replay-check'],
     ['--gpu-resident --ssd-streaming', '--gpu-resident and --ssd-streaming'],
+    ['--gpu-resident --weight-paging', '--gpu-resident and --weight-paging'],
+    ['--sim vram=4 --backend cuda', '--sim and --backend cuda'],
+    ['--cpu --sim vram=4', '--sim and --backend cpu'],
+    ['--sim vram=4 --gpu-vram 0', '--sim and --gpu-vram 0'],
+    ['--sim vram=4 --gpu-devices 1', '--sim and --gpu-devices 1'],
+    ['--sim vram=4 --gpu-vram 2,2', '--sim and --gpu-vram 2,2'],
+    ['--plan-for vram=4,ram=8', '--plan-for goes with --inspect'],
+    ['--plan-for vram=4,ram=8 --dump-tokens -p hi', '--plan-for goes with --inspect'],
+    ['--inspect --plan-for vram=4,ram=8 --gpu-devices 0', '--plan-for and --gpu-devices 0'],
+    ['--inspect --plan-for vram=4,ram=8 --sim vram=4', '--sim and --plan-for'],
+    ['--inspect --stats', '--stats goes with'],
+    ['--dump-logits f -p hi --stats-json', '--stats-json goes with'],
+    ['--dump-tokens -p hi --expert-trace f', '--expert-trace goes with'],
     ['--gpu-vram 0 --gpu-devices 0', 'conflict'],
     ['--gpu-devices 1,0,1', '--gpu-devices: device 1 is named twice'],
     [
@@ -81,6 +94,11 @@ describe('options together', () => {
     '--role coordinator --layers 0:20 --listen h 1 --dist-prefill-chunk 8 --dist-replay-check',
     '--gpu-vram 40,12 --gpu-devices 0,1',
     '--imatrix-dataset d --imatrix-out o',
+    '--no-gpu-resident --ssd-streaming --weight-paging',
+    '--sim vram=4 --backend sim --gpu-devices 0 --gpu-vram 2',
+    '--inspect --plan-for vram=4,ram=8 --gpu-vram 2',
+    '--perplexity-file f --stats --expert-trace t',
+    '-p hi --stats-json --expert-trace t',
   ])('%j is consistent', (line) => {
     expect(() => {
       checkTogether(settings(line));
@@ -90,7 +108,8 @@ describe('options together', () => {
 
 describe('what this build lacks', () => {
   it.each([
-    ['--ssd-streaming', 'expert streaming'],
+    ['--ssd-streaming-preload-experts 4', 'preload'],
+    ['--ssd-streaming-full-layers 4', 'layers that stay whole'],
     ['--kv-warm-device -1', 'KV tiers'],
     ['--mtp draft.gguf', 'draft models'],
     [`${worker} --layers 0:1`, 'distributed inference'],
@@ -110,10 +129,10 @@ describe('what this build lacks', () => {
 
   it('names the first of several', () => {
     const { message } = failure(() => {
-      refuseUnserved(settings('--mlock --ssd-streaming'));
+      refuseUnserved(settings('--expert-profile f --mtp g'));
     });
 
-    expect(message).toMatch(/^--mlock /);
+    expect(message).toMatch(/^--expert-profile /);
   });
 
   it('says first that a steering strength has no file', () => {
@@ -129,5 +148,30 @@ describe('what this build lacks', () => {
     expect(() => {
       refuseUnserved(settings('--power 100'));
     }).not.toThrow();
+  });
+});
+
+describe('memory options without effect', () => {
+  it.each([
+    ['--ssd-streaming-cache-experts 8', 'cuda', /^--ssd-streaming-cache-experts .*without --ssd-/],
+    ['--host-expert-cache 1', 'rocm', /^--host-expert-cache .*without --ssd-streaming/],
+    ['--host-expert-cache 1 --ssd-streaming', 'cpu', /^--host-expert-cache .*cpu backend/],
+    ['--expert-policy lfru', 'cpu', /^--expert-policy .*without --ssd-streaming/],
+    ['--upload-buffer-mib 32', 'cpu', /^--upload-buffer-mib .*cpu/],
+    ['--weight-paging-slots 4', 'cuda', /^--weight-paging-slots .*without --weight-paging/],
+  ])('%s on %s get one sentence', (line, backend, sentence) => {
+    const found = withoutEffect(settings(line), backend);
+
+    expect(found).toHaveLength(1);
+    expect(found[0]).toMatch(sentence);
+  });
+
+  it.each([
+    ['--ssd-streaming --ssd-streaming-cache-experts 8 --expert-policy lru', 'cpu'],
+    ['--ssd-streaming --host-expert-cache 1 --upload-buffer-mib 32', 'sim'],
+    ['--expert-policy lfru --weight-paging --weight-paging-slots 2', 'cuda'],
+    ['--ssd-streaming-cold', 'cpu'],
+  ])('%s on %s get none', (line, backend) => {
+    expect(withoutEffect(settings(line), backend)).toEqual([]);
   });
 });

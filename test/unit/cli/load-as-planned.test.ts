@@ -1,28 +1,39 @@
 import { describe, expect, it } from 'vitest';
 import { loadAsPlanned } from '../../../src/cli/load-as-planned.js';
 import { CancelledError, DeviceError, NoMemoryError } from '../../../src/engine/index.js';
-import { PlanError } from '../../../src/plan/index.js';
-import type { LoadPlan } from '../../../src/plan/index.js';
-
-const plan = (place: string): LoadPlan => ({ weights: { place } }) as unknown as LoadPlan;
+import { PlanError, planLoad } from '../../../src/plan/index.js';
+import type { LoadPlan, PlanFailure, PlanRequest } from '../../../src/plan/index.js';
+import { card, gib, model } from '../plan/machines.js';
 
 const noMemory = new NoMemoryError('ds4_model_open', 2, 'needs 81 GiB, 80 GiB free');
-const deviceLost = new DeviceError('ds4_model_open', 5, 'the copy failed');
+const deviceLost = new DeviceError('ds4_model_open', 5, 'the device said no');
 
-/** A planner that copies unless a copy has failed, and a loader that fails as told. */
-function scripted(failures: Error[]) {
-  const facts: (string | undefined)[] = [];
-  const loads: string[] = [];
+/** The real planner for a card, and a loader that fails as told. */
+function scripted(
+  failures: Error[],
+  {
+    vramGib = 140,
+    ramGib = 256,
+    request = {},
+  }: { vramGib?: number; ramGib?: number; request?: PlanRequest } = {},
+) {
+  const asked: (readonly PlanFailure[])[] = [];
+  const tried: LoadPlan[] = [];
+  const facts = {
+    memoryAvailable: ramGib * gib,
+    ...(vramGib > 0 ? { gpu: card(vramGib) } : {}),
+  };
   return {
-    facts,
-    loads,
+    asked,
+    tried,
+    places: () => tried.map(({ weights }) => weights.place),
     steps: {
-      plan: (failedCopy: string | undefined) => {
-        facts.push(failedCopy);
-        return plan(failedCopy === undefined ? 'device' : 'mappedExperts');
+      plan: (known: readonly PlanFailure[]) => {
+        asked.push([...known]);
+        return planLoad(model, facts, { context: 4096, ...request, failures: known });
       },
-      load: ({ weights }: LoadPlan) => {
-        loads.push(weights.place);
+      load: (plan: LoadPlan) => {
+        tried.push(plan);
         const failure = failures.shift();
         return failure === undefined ? Promise.resolve('engine') : Promise.reject(failure);
       },
@@ -30,60 +41,111 @@ function scripted(failures: Error[]) {
   };
 }
 
+function times(count: number): Error[] {
+  return Array.from({ length: count }, () => noMemory);
+}
+
 describe('loading as planned', () => {
   it('asks the planner once when the load succeeds', async () => {
-    const { steps, facts } = scripted([]);
+    const { steps, asked } = scripted([]);
 
     expect(await loadAsPlanned(steps)).toMatchObject({ loaded: 'engine' });
-    expect(facts).toEqual([undefined]);
+    expect(asked).toEqual([[]]);
   });
 
   it.each([noMemory, deviceLost])('plans again after %s, with that fact', async (failure) => {
-    const { steps, facts, loads } = scripted([failure]);
+    const { steps, asked, places } = scripted([failure]);
 
     const result = await loadAsPlanned(steps);
 
-    expect(facts).toEqual([undefined, failure.message]);
-    expect(loads).toEqual(['device', 'mappedExperts']);
+    expect(asked).toEqual([[], [{ step: 'copy', reason: failure.message }]]);
+    expect(places()).toEqual(['device', 'mappedExperts']);
     expect(result.plan.weights.place).toBe('mappedExperts');
   });
 
-  it('gives up when the second way fails too', async () => {
-    const { steps, loads } = scripted([noMemory, deviceLost]);
+  it('goes from the mapping to pinned copies to the file, and there to less and less', async () => {
+    const { steps, tried } = scripted(times(6), { vramGib: 96 });
 
-    await expect(loadAsPlanned(steps)).rejects.toBe(deviceLost);
-    expect(loads).toHaveLength(2);
+    const { plan } = await loadAsPlanned(steps);
+
+    expect(
+      tried.map(({ backend, weights }) =>
+        backend === 'cpu'
+          ? 'cpu'
+          : [
+              weights.place,
+              weights.pinCopies,
+              weights.place === 'streamExperts' && weights.experts!.hostBytes > 0,
+            ].join(),
+      ),
+    ).toEqual([
+      'device,false,false',
+      'mappedExperts,false,false',
+      'mappedExperts,true,false',
+      'streamExperts,false,true',
+      'streamExperts,false,false',
+      'streamExperts,false,false',
+      'streamExperts,false,false',
+    ]);
+    const slots = tried.slice(4).map(({ weights }) => weights.experts!.slots);
+    expect(slots).toEqual([slots[0], Math.floor(slots[0]! / 2), Math.floor(slots[0]! / 4)]);
+    expect(plan.reasons.filter(({ kind }) => kind === 'warning')).toHaveLength(6);
+  });
+
+  it('announces each plan that it tries', async () => {
+    const { steps, tried } = scripted([noMemory]);
+    const announced: LoadPlan[] = [];
+
+    await loadAsPlanned({ ...steps, announce: (plan) => announced.push(plan) });
+
+    expect(announced).toEqual(tried);
+  });
+
+  it('ends when the planner has nothing new, and then the first failure is told first', async () => {
+    const { steps, tried } = scripted([deviceLost, ...times(100)]);
+
+    const failing = loadAsPlanned(steps);
+
+    await expect(failing).rejects.toBeInstanceOf(PlanError);
+    await expect(failing).rejects.toThrow(
+      /^the model could not be copied into GPU memory: the device said no; then .*no other way$/,
+    );
+    expect(tried.length).toBeLessThan(12);
+  });
+
+  it('halves the cache of the CPU too', async () => {
+    const { steps, tried } = scripted([noMemory], {
+      vramGib: 0,
+      request: { experts: { streaming: true } },
+    });
+
+    await loadAsPlanned(steps);
+
+    const [first = 0, second = 0] = tried.map(({ weights }) => weights.experts?.slots);
+    expect(second).toBe(Math.floor(first / 2));
   });
 
   it('takes any other failure as the end', async () => {
     const cancelled = new CancelledError('ds4_model_open', 6, 'cancelled');
-    const { steps, facts } = scripted([cancelled]);
+    const { steps, asked } = scripted([cancelled]);
 
     await expect(loadAsPlanned(steps)).rejects.toBe(cancelled);
-    expect(facts).toHaveLength(1);
+    expect(asked).toHaveLength(1);
   });
 
-  it('does not plan again for a model that is not copied whole', async () => {
-    await expect(
-      loadAsPlanned({
-        plan: () => plan('host'),
-        load: () => Promise.reject(noMemory),
-      }),
-    ).rejects.toBe(noMemory);
+  it('does not plan again where nothing could be left out', async () => {
+    const { steps, asked } = scripted([noMemory], { vramGib: 0 });
+
+    await expect(loadAsPlanned(steps)).rejects.toBe(noMemory);
+    expect(asked).toHaveLength(1);
   });
 
-  it('names the failed copy when nothing else fits', async () => {
-    const failing = loadAsPlanned({
-      plan: (failedCopy) => {
-        if (failedCopy !== undefined) {
-          throw new PlanError('the experts fit nowhere');
-        }
-        return plan('device');
-      },
-      load: () => Promise.reject(noMemory),
-    });
+  it('names the failed copy when the planner refuses the rest', async () => {
+    const { steps } = scripted([noMemory], { request: { gpu: { residentRequired: true } } });
 
-    await expect(failing).rejects.toThrow(/needs 81 GiB, 80 GiB free.*the experts fit nowhere/);
+    const failing = loadAsPlanned(steps);
+
+    await expect(failing).rejects.toThrow(/needs 81 GiB, 80 GiB free; without that: .*cannot/);
     await expect(failing).rejects.toBeInstanceOf(PlanError);
   });
 });

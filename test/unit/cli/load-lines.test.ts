@@ -17,11 +17,16 @@ const device: DeviceInfo = {
 
 const resident = {
   backend: 'cuda',
-  weights: { place: 'device', bytes: 80 * gib, deviceBytes: 80 * gib },
+  weights: { place: 'device', bytes: 80 * gib, deviceBytes: 80 * gib, pinnedBytes: 0 },
 } as unknown as GpuPlan;
 const mapped = {
   backend: 'rocm',
-  weights: { place: 'mappedExperts', bytes: 80 * gib, deviceBytes: 8 * gib },
+  weights: {
+    place: 'mappedExperts',
+    bytes: 80 * gib,
+    deviceBytes: 8 * gib,
+    pinnedBytes: 72 * gib,
+  },
 } as unknown as GpuPlan;
 const info = { deviceBytes: 80 * gib, mappedBytes: 0 } as EngineInfo;
 
@@ -59,15 +64,42 @@ it('mapped experts are never called a complete copy', () => {
   expect(lines.join('\n')).not.toContain('complete');
 });
 
-it('the memory line adds up', () => {
-  const sizes = {
-    kvBytes: 3 * gib,
-    workspaceBytes: gib,
-    scratchBytes: gib,
-    checkpointBytes: 0,
-  };
+const sizes = {
+  kvBytes: 3 * gib,
+  workspaceBytes: gib,
+  scratchBytes: gib,
+  checkpointBytes: 0,
+};
 
+it('the memory line adds up', () => {
   expect(memoryLine(mapped as LoadPlan, sizes)).toBe(
     'memory: KV 3.00 GiB + buffers 2.00 GiB + resident model 8.00 GiB + mapped experts 72.00 GiB = 85.00 GiB planned',
   );
+});
+
+const streamed = {
+  backend: 'sim',
+  weights: {
+    place: 'streamExperts',
+    bytes: 80 * gib,
+    deviceBytes: 8 * gib,
+    pinnedBytes: 0,
+    experts: { slots: 100, slotBytes: 10 * gib, transitBytes: gib, hostBytes: 16 * gib },
+  },
+} as unknown as GpuPlan;
+
+it('the memory line counts a cache and not the file behind it', () => {
+  expect(memoryLine(streamed, sizes)).toBe(
+    'memory: KV 3.00 GiB + buffers 2.00 GiB + resident model 8.00 GiB + expert cache 11.00 GiB + ' +
+      'experts in main memory 16.00 GiB = 40.00 GiB planned',
+  );
+});
+
+it('an expert cache is said with its size, and no mapping where there is none', () => {
+  const lines = copyEnded(streamed, { deviceBytes: 8 * gib, mappedBytes: 0 } as EngineInfo, 1);
+
+  expect(lines).toEqual([
+    'SIM loading model tensors 8.00 GiB cached in 1.000s, 8.00 GiB/s',
+    'SIM expert cache: 100 experts, 10.00 GiB',
+  ]);
 });

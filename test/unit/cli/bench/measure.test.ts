@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import { measure } from '../../../../src/cli/bench/measure.js';
-import type { BenchSession, Row } from '../../../../src/cli/bench/measure.js';
+import type { BenchSession, MeasureOptions, Row } from '../../../../src/cli/bench/measure.js';
 import {
   benchOptions,
   checkBench,
@@ -8,7 +8,20 @@ import {
   frontiers,
 } from '../../../../src/cli/bench/options.js';
 import { csvHeader, csvLine, svgText, tokenHash } from '../../../../src/cli/bench/report.js';
+import type { Traffic } from '../../../../src/cli/bench/windows.js';
 import { readOptions } from '../../../../src/cli/arguments.js';
+
+const noTraffic: Traffic = {
+  lookups: 0,
+  slotHits: 0,
+  hostHits: 0,
+  inFlightHits: 0,
+  misses: 0,
+  promotions: 0,
+  fileReadBytes: 0,
+  uploadBytes: 0,
+  busReadBytes: 0,
+};
 
 /** A session whose best token is always the position, with token 7 best of all; each evaluation takes 10 ms a token. */
 function scriptedSession() {
@@ -41,18 +54,25 @@ function scriptedSession() {
   return { session, evaluated, clock: () => now };
 }
 
-async function rowsOf(generate: number): Promise<{ rows: Row[]; evaluated: number[][] }> {
+async function rowsOf(
+  generate: number,
+  more: Partial<MeasureOptions> = {},
+): Promise<{ rows: Row[]; evaluated: number[][] }> {
   const { session, evaluated, clock } = scriptedSession();
   const rows: Row[] = [];
   for await (const row of measure(session, {
     tokens: Array.from({ length: 200 }, (_, index) => index),
     frontiers: [100, 150],
     generate,
+    replay: false,
+    window: undefined,
+    traffic: () => ({ ...noTraffic, lookups: evaluated.length }),
     excluded: new Set([7]),
     wantsLogits: false,
     vocab: 320,
     clock,
     onProgress: () => undefined,
+    ...more,
   })) {
     rows.push(row);
   }
@@ -72,6 +92,28 @@ test('each frontier times its own interval, generates from there and goes back',
   // Chunks of 40, then the generated tokens, then on from where the generation began.
   expect(evaluated.map((tokens) => tokens.length)).toEqual([40, 40, 20, 1, 1, 1, 40, 10, 1, 1, 1]);
   expect(evaluated[6]?.[0]).toBe(100);
+});
+
+test('a replay decodes what follows in the prompt', async () => {
+  const { rows, evaluated } = await rowsOf(3, { replay: true });
+  expect(rows.map(({ tokens }) => tokens)).toEqual([
+    [100, 101, 102],
+    [150, 151, 152],
+  ]);
+  // Each has gone back before it goes on: the second frontier begins where the first one ended.
+  expect(evaluated.slice(3, 7).map((tokens) => tokens[0])).toEqual([100, 101, 102, 100]);
+});
+
+test('windows share a decode among them, each with what was counted meanwhile', async () => {
+  const { rows } = await rowsOf(5, { window: 2 });
+  expect(rows[0]?.windows?.map(({ tokens, ms, traffic }) => [tokens, ms, traffic.lookups])).toEqual(
+    [
+      [2, 20, 2],
+      [2, 20, 2],
+      [1, 10, 1],
+    ],
+  );
+  expect(csvLine(rows[0]!).split(',').length).toBe(csvHeader.split(',').length);
 });
 
 test('no generated tokens is prefill alone', async () => {
@@ -96,7 +138,7 @@ test('values that do not go together are refused', () => {
   }).not.toThrow();
   expect(() => {
     checkBench({ ...good, prompts: [] });
-  }).toThrow('exactly one of --prompt-file and --chat-prompt-file');
+  }).toThrow('exactly one of --prompt-file, --chat-prompt-file and --token-file');
   expect(() => {
     checkBench({ ...good, contextStart: 5000, contextMax: 4096 });
   }).toThrow('--ctx-start 5000 is beyond --ctx-max 4096');
@@ -113,6 +155,13 @@ test('the command line knows its own options and those of ds4', () => {
     contextMax: 4096,
     generate: 5,
     shared: { model: 'x.gguf', gpuResident: true },
+  });
+  const more = ['--replay', '--window', '64', '--stats-json', '--ssd-streaming', '--direct-io'];
+  readOptions(more, benchOptions(bench), bench.shared);
+  expect(bench).toMatchObject({
+    replay: true,
+    window: 64,
+    shared: { stats: 'json', ssdStreaming: true, source: 'direct' },
   });
   expect(() => readOptions(['--ctx-max'], benchOptions(bench), bench.shared)).toThrow(
     '--ctx-max requires an argument',

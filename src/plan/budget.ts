@@ -1,0 +1,96 @@
+import { gib, gibibyte, PlanError } from './plan.js';
+import type { GpuFacts, MachineFacts, PlanReason, PlanRequest } from './plan.js';
+
+/** Left of every budget for what nobody counts: fragments, the driver, recorded graphs. */
+export const margin = 512 * 2 ** 20;
+/** A copy that nobody asked for is made only when this much stays free besides. */
+export const spareWhenAutomatic = 2 * gibibyte;
+/** Device memory that a growing expert cache leaves free; it was chosen for machines that share their memory. */
+const usualReserve = 16 * gibibyte;
+
+const uploadSlots = 4;
+const uploadSlotMib = { least: 16, usual: 64, most: 4096 };
+
+/** What may be used of a device's memory when nobody says. */
+export function automaticBudget(freeBytes: number): number {
+  return Math.max(0, freeBytes - Math.max(2 * gibibyte, 0.05 * freeBytes));
+}
+
+export function deviceText(gpu: GpuFacts): string {
+  return `${gpu.backend} device ${gpu.index} (${gpu.name})`;
+}
+
+export function refusal(text: string): PlanError {
+  return new PlanError(`${text}, or let the processor compute with --cpu`);
+}
+
+/** Pinned buffers through which weights reach a device. */
+export interface Ring {
+  readonly slots: number;
+  readonly slotBytes: number;
+}
+
+/** Smaller than asked where main memory is short, so that the ring is never what does not fit. */
+function ringOf({ gpu }: PlanRequest, memoryAvailable: number): Ring {
+  const { least, usual, most } = uploadSlotMib;
+  let mib = Math.min(Math.max(gpu?.copyChunkMib ?? usual, least), most);
+  while (mib > least && uploadSlots * mib * 2 ** 20 > memoryAvailable / 4) {
+    mib = Math.max(least, Math.floor(mib / 2));
+  }
+  return { slots: uploadSlots, slotBytes: mib * 2 ** 20 };
+}
+
+/** What a plan may take, and where. */
+export interface Room {
+  readonly gpu: GpuFacts;
+  readonly ring: Ring;
+  /** Of the device. */
+  readonly budget: number;
+  /** Of the device when what is free of it may not fall below the reserve. */
+  readonly withinReserve: number;
+  readonly reserve: number;
+  /** Main memory that may be pinned beside the ring; on an integrated device its own memory comes from it too. */
+  readonly memory: number;
+  readonly reasons: readonly PlanReason[];
+}
+
+function reserveOf(gpu: GpuFacts, { experts }: PlanRequest): number {
+  // A third at most: on a small card the usual reserve would be all there is.
+  return experts?.reserveGib === undefined
+    ? Math.min(usualReserve, gpu.totalBytes / 3)
+    : experts.reserveGib * gibibyte;
+}
+
+export function roomOf(facts: MachineFacts, gpu: GpuFacts, request: PlanRequest): Room {
+  const gibs = request.gpu?.budgetGib;
+  const ring = ringOf(request, facts.memoryAvailable);
+  const memory = Math.max(0, facts.memoryAvailable - ring.slots * ring.slotBytes);
+  const wanted = gibs === undefined ? automaticBudget(gpu.freeBytes) : gibs * gibibyte;
+  const free = gpu.kind === 'integrated' ? Math.min(gpu.freeBytes, memory) : gpu.freeBytes;
+  const reserve = reserveOf(gpu, request);
+  const upTo = (bytes: number): number => Math.max(0, Math.min(free, wanted, bytes) - margin);
+  return {
+    gpu,
+    ring,
+    budget: upTo(free),
+    withinReserve: upTo(free - reserve),
+    reserve,
+    memory,
+    reasons:
+      wanted > gpu.freeBytes
+        ? [
+            {
+              kind: 'warning',
+              text:
+                `--gpu-vram ${gibs ?? ''} is more than what is free on device ${gpu.index}, ` +
+                `${gib(gpu.freeBytes)}: no more than that is used`,
+            },
+          ]
+        : [],
+  };
+}
+
+/** Main memory that is left for pinned weights once the device's own are placed. */
+export function hostRoom({ gpu, memory }: Room, deviceBytes: number): number {
+  return gpu.kind === 'integrated' ? memory - deviceBytes : memory;
+}

@@ -1,0 +1,113 @@
+import type { ModelDescription } from '../model/index.js';
+import { partsOf, sliceOf } from './model-parts.js';
+import type { ModelParts } from './model-parts.js';
+import type { GpuFacts, GpuPlan, HostPlan, LoadPlan, MachineFacts, PlanRequest } from './plan.js';
+
+/** Bytes per second between the places of a machine. */
+export interface Rates {
+  /** Whoever computes reads weights of its own memory. */
+  readonly compute: number;
+  /** Copies into GPU memory. */
+  readonly link: number;
+  /** Kernels read main memory in place. */
+  readonly mapped: number;
+  readonly disk: number;
+}
+
+// Nominal figures of ordinary machines, for plans to be compared with each other; measured ones come with the facts.
+const ratesOfKind: Readonly<Record<GpuFacts['kind'] | 'host', Rates>> = {
+  discrete: { compute: 600e9, link: 25e9, mapped: 12e9, disk: 5e9 },
+  integrated: { compute: 200e9, link: 60e9, mapped: 150e9, disk: 5e9 },
+  host: { compute: 60e9, link: Infinity, mapped: 60e9, disk: 5e9 },
+};
+
+/** What one decoded token costs, with experts chosen evenly. */
+export interface TokenCost {
+  readonly seconds: number;
+  /** Bytes that each part of the machine moves for it. */
+  readonly computeBytes: number;
+  readonly mappedBytes: number;
+  readonly diskBytes: number;
+  readonly linkBytes: number;
+}
+
+type Traffic = Omit<TokenCost, 'seconds'>;
+
+/** One row of the embedding is read, the other weights outside the experts whole. */
+function outsideBytes({ nonRouted, embedding }: ModelParts): number {
+  return nonRouted - embedding;
+}
+
+function routedBytes({ layers, used }: ModelParts): number {
+  return layers.reduce((bytes, { expert }) => bytes + used * expert, 0);
+}
+
+function hostTraffic(parts: ModelParts, { weights }: HostPlan, memoryAvailable: number): Traffic {
+  const routed = routedBytes(parts);
+  const computeBytes = outsideBytes(parts) + routed;
+  // What a mapping holds beyond free memory has to come from the disk again.
+  const share = (bytes: number, memory: number): number =>
+    bytes === 0 ? 0 : Math.max(0, 1 - Math.max(0, memory) / bytes);
+  const { experts } = weights;
+  const diskBytes =
+    experts !== undefined
+      ? routed * (1 - Math.min(1, experts.slots / parts.expertCount))
+      : weights.source === 'mmap'
+        ? computeBytes * share(parts.total, memoryAvailable)
+        : 0;
+  return { computeBytes, mappedBytes: 0, diskBytes, linkBytes: 0 };
+}
+
+/** Layers whose pages are loaded for each token: all but those that keep a slot, and two slots are for taking turns. */
+function pagedLayers({ layers }: ModelParts, slots: number): number {
+  return slots >= layers.length ? 0 : layers.length - Math.max(0, slots - 2);
+}
+
+function gpuTraffic(parts: ModelParts, { weights }: GpuPlan, memoryAvailable: number): Traffic {
+  const routed = routedBytes(parts);
+  const { place, experts, pageSlots, deviceBytes } = weights;
+  const pageBytes = pageSlots === undefined ? 0 : pagedLayers(parts, pageSlots) * parts.page;
+  const outsideMapped = weights.deviceWeightBytes === undefined ? 0 : parts.nonRouted - deviceBytes;
+  const inSlots = place === 'device' ? 1 : Math.min(1, (experts?.slots ?? 0) / parts.expertCount);
+  const inHost =
+    place === 'streamExperts' && experts !== undefined
+      ? Math.min(1 - inSlots, experts.hostBytes / experts.expertBytes / parts.expertCount)
+      : 1 - inSlots;
+  const missBytes = routed * (1 - inSlots - inHost);
+  return {
+    computeBytes:
+      outsideBytes(parts) - Math.min(outsideMapped, outsideBytes(parts)) + routed * (1 - inHost),
+    mappedBytes: routed * inHost + outsideMapped,
+    // Pages come out of the page cache where that can hold the file.
+    diskBytes: missBytes + (memoryAvailable < parts.total ? pageBytes : 0),
+    linkBytes: missBytes + pageBytes,
+  };
+}
+
+/**
+ * Estimates one decoded token: what is computed on, what is read from the disk, what kernels read over the bus and what is
+ * copied over it, one after the other. Made for comparing plans: nothing overlaps, and experts are chosen evenly, where real
+ * models have favourites.
+ */
+export function tokenCost(
+  plan: LoadPlan,
+  model: ModelDescription,
+  { memoryAvailable, rates: known = {} }: Pick<MachineFacts, 'memoryAvailable' | 'rates'>,
+  request: Pick<PlanRequest, 'layers'> = {},
+): TokenCost {
+  const parts = partsOf(model, sliceOf(model, request));
+  const kind = plan.backend === 'cpu' ? 'host' : plan.device.kind;
+  const rates = { ...ratesOfKind[kind], ...known };
+  const traffic =
+    plan.backend === 'cpu'
+      ? hostTraffic(parts, plan, memoryAvailable)
+      : gpuTraffic(parts, plan, memoryAvailable);
+  return {
+    ...traffic,
+    seconds:
+      traffic.computeBytes / rates.compute +
+      traffic.mappedBytes / rates.mapped +
+      traffic.diskBytes / rates.disk +
+      traffic.linkBytes / rates.link,
+  };
+}

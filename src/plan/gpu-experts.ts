@@ -1,0 +1,255 @@
+import type { ModelDescription } from '../model/index.js';
+import { deviceText, hostRoom, refusal } from './budget.js';
+import type { Room } from './budget.js';
+import { planExpertCache, planHotExperts } from './expert-memory.js';
+import type { ExpertSizes } from './expert-memory.js';
+import { failuresOf, halvingsOf } from './failures.js';
+import type { ModelParts } from './model-parts.js';
+import { planNonRouted } from './non-routed.js';
+import type { NonRouted } from './non-routed.js';
+import { contextAdvice, gib, gibibyte } from './plan.js';
+import type { ExpertMemoryPlan, PlanReason, PlanRequest } from './plan.js';
+import type { Sessions } from './sessions.js';
+
+/** A placement of the weights with the prefill chunk that goes with it. */
+export interface Placed {
+  readonly place: 'mappedExperts' | 'streamExperts';
+  readonly chunk: number;
+  readonly nonRouted: NonRouted;
+  readonly pinnedBytes: number;
+  readonly pinCopies: boolean;
+  readonly experts: ExpertMemoryPlan;
+}
+
+export interface Situation {
+  readonly model: ModelDescription;
+  readonly parts: ModelParts;
+  readonly room: Room;
+  readonly request: PlanRequest;
+  readonly sessions: Sessions;
+}
+
+/** Gives `sizes` for the weights when the session has this chunk and automatic slots are bounded; undefined: no room. */
+type SizesFor = (chunk: number, atMost: number) => ExpertSizes | undefined;
+
+/**
+ * A larger prefill chunk takes memory from the slots, so it is taken only when a fair number of slots is left: one token's
+ * experts of all layers for the largest, half of them for the next, and so on. Below that number a smaller chunk has no
+ * more slots than the larger one would begin with; otherwise more memory could mean fewer slots.
+ */
+function withBestChunk(
+  { parts, sessions, request }: Situation,
+  sizesFor: SizesFor,
+): { chunk: number; sizes: ExpertSizes } | undefined {
+  const { smallestChunk } = sessions;
+  const least = sizesFor(smallestChunk, Infinity);
+  if (least === undefined) {
+    return undefined;
+  }
+  const isNamed = request.experts?.cache !== undefined;
+  const perToken = Math.min(parts.expertCount, parts.used * parts.layers.length);
+  let atMost = Infinity;
+  for (const [index, chunk] of sessions.chunks.entries()) {
+    const fair = isNamed ? least.slots : perToken / 2 ** (index + halvingsOf(request));
+    const sizes = chunk === smallestChunk ? undefined : sizesFor(chunk, atMost);
+    if (sizes !== undefined && sizes.slots >= Math.floor(fair)) {
+      return { chunk, sizes };
+    }
+    if (chunk !== smallestChunk) {
+      atMost = Math.floor(fair);
+    }
+  }
+  return { chunk: smallestChunk, sizes: sizesFor(smallestChunk, atMost) ?? least };
+}
+
+/** What is not even left for the session and, when experts are read from the file, for those of one token. */
+function refuseSession({ room, sessions, parts }: Situation, transit: number): never {
+  const session = sessions.leastBytes;
+  throw refusal(
+    `${deviceText(room.gpu)}: a context of ${sessions.context} (${gib(session)})` +
+      (transit > 0 ? ` and the ${parts.used} experts of one token (${gib(transit)})` : '') +
+      ` need ${gib(session + transit)}, ${gib(room.budget)} of ${gib(room.gpu.freeBytes)} free can be used; ` +
+      contextAdvice(sessions.largestContext(room.budget - transit)),
+  );
+}
+
+function memoryOf(
+  sizes: ExpertSizes,
+  { parts, request }: Situation,
+  hostBytes: number,
+): ExpertMemoryPlan {
+  const { slots, slotBytes, transitBytes, boundBy } = sizes;
+  return {
+    slotBytes,
+    transitBytes,
+    hostBytes,
+    policy: request.experts?.policy ?? 'lru',
+    slots,
+    expertBytes: parts.slot,
+    boundBy,
+  };
+}
+
+/**
+ * The routed experts pinned in main memory, with copies of hot ones in what is left of GPU memory unless that is the same
+ * memory or `copies` forbids it.
+ *
+ * @returns a clause that says why it cannot be, instead of a placement.
+ * @throws PlanError when not even the session has room.
+ */
+export function placeMapped(
+  situation: Situation,
+  copies: 'allowed' | 'forbidden',
+): Placed | string {
+  const { model, parts, room, request, sessions } = situation;
+  if (failuresOf(request, 'pin') > 0) {
+    return 'they could not be pinned in main memory';
+  }
+  const pinCopies =
+    failuresOf(request, 'map') > 0 || (request.source !== undefined && request.source !== 'mmap');
+  const { pinForbiddenBy } = request.gpu ?? {};
+  if (pinCopies && pinForbiddenBy !== undefined) {
+    return `${pinForbiddenBy} forbids to pin copies of them in main memory`;
+  }
+  if (room.budget < sessions.leastBytes) {
+    refuseSession(situation, 0);
+  }
+  const nonRouted = planNonRouted(model, parts, room.budget - sessions.leastBytes, request);
+  const pinnedBytes = parts.routed + nonRouted.pinnedBytes;
+  const left = (chunk: number): number =>
+    room.budget - nonRouted.deviceBytes - sessions.bytes(chunk).total;
+  const hostLeft = (chunk: number): number =>
+    hostRoom(room, nonRouted.deviceBytes + sessions.bytes(chunk).total) - pinnedBytes;
+  if (hostLeft(sessions.smallestChunk) < 0) {
+    const free = hostRoom(room, nonRouted.deviceBytes + sessions.leastBytes);
+    return `main memory cannot hold them pinned either (${gib(pinnedBytes)} of ${gib(Math.max(0, free))} free)`;
+  }
+  const isApart = room.gpu.kind === 'discrete';
+  const mayCopy = isApart && copies === 'allowed';
+  const best = withBestChunk(situation, (chunk, atMost) =>
+    left(chunk) < 0 || hostLeft(chunk) < 0
+      ? undefined
+      : planHotExperts(parts, mayCopy ? left(chunk) : 0, request, atMost),
+  );
+  // Without slots to gain, a larger chunk costs nothing.
+  const chunk = mayCopy
+    ? best?.chunk
+    : sessions.chunks.find((tokens) => left(tokens) >= 0 && hostLeft(tokens) >= 0);
+  if (best === undefined || chunk === undefined) {
+    throw new Error('the smallest session fits and does not fit');
+  }
+  return {
+    place: 'mappedExperts',
+    chunk,
+    nonRouted,
+    pinnedBytes,
+    pinCopies,
+    experts: memoryOf(best.sizes, situation, 0),
+  };
+}
+
+/** Pinned main memory for experts that find no slot: half of it at most, and no more than there are experts. */
+function hostTierBytes(
+  { parts, room, request }: Situation,
+  nonRouted: NonRouted,
+  slots: number,
+): number {
+  const { hostTier = true, hostGib } = request.experts ?? {};
+  if (room.gpu.kind === 'integrated' || !hostTier || failuresOf(request, 'hostTier') > 0) {
+    return 0;
+  }
+  const bound = Math.min(
+    room.memory / 2,
+    hostGib === undefined ? Infinity : hostGib * gibibyte,
+    room.memory - nonRouted.pinnedBytes,
+  );
+  const experts = Math.min(Math.floor(bound / parts.slot), parts.expertCount - slots);
+  return Math.max(0, experts) * parts.slot;
+}
+
+/**
+ * The routed experts in the file, with a cache in GPU memory and a tier of it in main memory.
+ *
+ * @throws PlanError when not even one token's experts have room beside the session, and for a cache that is too small.
+ */
+export function placeStreamed(situation: Situation): Placed {
+  const { model, parts, room, request, sessions } = situation;
+  const transit = parts.used * parts.slot;
+  const least = sessions.leastBytes + transit;
+  if (room.budget < least) {
+    refuseSession(situation, transit);
+  }
+  const { outsideGib = Infinity } = request.experts ?? {};
+  const nonRouted = planNonRouted(
+    model,
+    parts,
+    Math.min(room.budget - least, outsideGib * gibibyte),
+    request,
+  );
+  const memory = hostRoom(room, nonRouted.deviceBytes + least);
+  if (nonRouted.pinnedBytes > memory) {
+    throw refusal(
+      `${deviceText(room.gpu)}: ${gib(nonRouted.pinnedBytes)} of the weights outside the experts fit neither into GPU memory ` +
+        `(${gib(room.budget)} can be used, ${gib(least)} of it for the session and one token's experts) nor, pinned, ` +
+        `into main memory (${gib(Math.max(0, memory))} free); try a smaller --ctx, a larger --gpu-vram or --weight-paging`,
+    );
+  }
+  const best = withBestChunk(situation, (chunk, atMost) => {
+    const session = sessions.bytes(chunk).total;
+    const taken = nonRouted.deviceBytes + session;
+    return planExpertCache(
+      parts,
+      {
+        most: room.budget - taken,
+        withinReserve: room.withinReserve - taken,
+        reserve: room.reserve,
+        total: room.gpu.totalBytes,
+        outside: nonRouted.deviceBytes,
+        session,
+      },
+      request,
+      atMost,
+    );
+  });
+  if (best === undefined) {
+    throw new Error('the smallest session fits and does not fit');
+  }
+  return {
+    place: 'streamExperts',
+    chunk: best.chunk,
+    nonRouted: { ...nonRouted, reasons: [...nonRouted.reasons, ...best.sizes.reasons] },
+    pinnedBytes: nonRouted.pinnedBytes,
+    pinCopies: nonRouted.pinnedBytes > 0 && failuresOf(request, 'map') > 0,
+    experts: memoryOf(best.sizes, situation, hostTierBytes(situation, nonRouted, best.sizes.slots)),
+  };
+}
+
+function pluralExperts(count: number): string {
+  return count === 1 ? '1 expert' : `${count} experts`;
+}
+
+/** What the cache of a placement is and why it has this size. */
+export function cacheReasons({ place, experts }: Placed): PlanReason[] {
+  const { slots, slotBytes, transitBytes, hostBytes, expertBytes, boundBy } = experts;
+  const reasons: PlanReason[] = [];
+  if (place === 'streamExperts' || slots > 0) {
+    reasons.push({
+      kind: place === 'streamExperts' ? 'headline' : 'note',
+      text: `expert cache: ${pluralExperts(slots)} (${gib(slotBytes)}) in GPU memory, because ${boundBy}`,
+    });
+  }
+  if (place === 'streamExperts') {
+    reasons.push({
+      kind: 'note',
+      text: `experts in transit: ${gib(transitBytes)} of GPU memory, ${pluralExperts(transitBytes / expertBytes)}`,
+    });
+    reasons.push({
+      kind: 'note',
+      text:
+        hostBytes > 0
+          ? `experts in main memory: ${pluralExperts(hostBytes / expertBytes)} (${gib(hostBytes)}), pinned, read over the bus`
+          : 'experts in main memory: none',
+    });
+  }
+  return reasons;
+}

@@ -1,0 +1,215 @@
+// Where weights are never changes a bit: the embedded model through every memory mode and a spread of capacities.
+import { existsSync } from 'node:fs';
+import { resolve } from 'node:path';
+import { describe, expect, test } from 'vitest';
+import { Engine } from '../../src/engine/index.js';
+import type { BackendName, EngineOptions, WeightOptions } from '../../src/engine/index.js';
+import { openGguf } from '../../src/gguf/index.js';
+import { describeModel } from '../../src/model/index.js';
+
+type Mode = Pick<EngineOptions, 'placement' | 'source' | 'weights'>;
+
+const embedded = describeModel(openGguf(resolve('models/ds4-small.gguf')));
+const fixture = describeModel(openGguf(resolve('test/fixtures/a-q8_0.gguf')));
+
+/** What one expert takes of a slot, at most: its matrices, each rounded up to 256 bytes. */
+function unitBytes(description: typeof embedded): number {
+  const { shape } = description;
+  const largest = Math.max(
+    ...description.tensors
+      .filter(({ role }) => role.startsWith('expert'))
+      .map(({ tensor }) => tensor.bytes / shape.expertCount),
+  );
+  return 3 * (Math.ceil(largest / 256) * 256);
+}
+
+function prompt(length: number, vocab: number): Int32Array {
+  return Int32Array.from({ length }, (_, index) => (index * index * 31 + index * 7 + 5) % vocab);
+}
+
+interface Course {
+  /** Prompt chunks, then single tokens. */
+  readonly chunks: readonly number[];
+  readonly decode: number;
+}
+
+/** All logits of a prompt in chunks and of some single tokens behind it. */
+async function logitsOf(
+  description: typeof embedded,
+  backend: BackendName,
+  course: Course,
+  mode: Mode,
+): Promise<{ logits: Buffer; counters: ReturnType<Engine['telemetry']> }> {
+  await using engine = new Engine({
+    description,
+    backend,
+    ...(backend === 'cuda' ? { libraryDirectory: resolve('build/emulated') } : {}),
+    ...mode,
+  });
+  await engine.load();
+  const sizes = [...course.chunks, ...Array.from({ length: course.decode }, () => 1)];
+  await using session = await engine.openSession({
+    context: 512,
+    prefillChunk: Math.max(...sizes),
+  });
+  const tokens = prompt(
+    sizes.reduce((sum, size) => sum + size, 0),
+    description.shape.vocab,
+  );
+  const parts: Buffer[] = [];
+  let first = 0;
+  for (const size of sizes) {
+    const part = tokens.subarray(first, first + size);
+    const { logits } = await session.eval(part, { logitsRows: size });
+    parts.push(Buffer.from(logits!.buffer, logits!.byteOffset, logits!.byteLength));
+    first += size;
+  }
+  return { logits: Buffer.concat(parts), counters: engine.telemetry() };
+}
+
+interface Named {
+  readonly name: string;
+  readonly mode: Mode;
+}
+
+function streaming(description: typeof embedded): Named[] {
+  const unit = unitBytes(description);
+  const { expertUsed, expertCount, layerCount } = description.shape;
+  const all = expertCount * layerCount;
+  const experts = (
+    name: string,
+    slots: number,
+    transit: number,
+    more: Partial<WeightOptions['experts'] & object> = {},
+  ): Named => ({
+    name,
+    mode: {
+      placement: 'streamExperts',
+      weights: { experts: { slotBytes: slots * unit, transitBytes: transit * unit, ...more } },
+    },
+  });
+  return [
+    experts('streaming without a cache', 0, expertUsed),
+    experts("streaming with one token's experts", expertUsed, expertUsed),
+    experts('streaming with half of the experts', Math.ceil(all / 2), expertUsed),
+    experts('streaming with all experts', all + layerCount, 2 * expertCount),
+    experts('streaming that reads layers ahead', 0, 2 * expertCount),
+    experts('streaming by use and frequency', Math.ceil(all / 4), expertUsed, { policy: 'lfru' }),
+    experts('streaming with one reader', Math.ceil(all / 4), expertUsed),
+    {
+      name: 'streaming past the page cache',
+      mode: {
+        placement: 'streamExperts',
+        source: 'direct',
+        weights: {
+          readThreads: 1,
+          experts: { slotBytes: 5 * unit, transitBytes: expertUsed * unit },
+        },
+      },
+    },
+  ];
+}
+
+/** On devices with memory of their own. */
+function apart(description: typeof embedded): Named[] {
+  const unit = unitBytes(description);
+  const { expertUsed, expertCount, layerCount } = description.shape;
+  const all = expertCount * layerCount;
+  const mapped = (name: string, weights: WeightOptions): Named => ({
+    name,
+    mode: { placement: 'mappedExperts', weights },
+  });
+  const slots = (count: number): WeightOptions => ({ experts: { slotBytes: count * unit } });
+  return [
+    mapped('mapped experts', {}),
+    mapped('copies of the experts in pinned memory', { pinCopies: true }),
+    mapped("one token's experts in slots", slots(expertUsed)),
+    mapped('half of the experts in slots', slots(Math.ceil(all / 2))),
+    mapped('all experts in slots', slots(all + layerCount)),
+    ...streaming(description),
+    {
+      name: 'streaming with a second tier in host memory',
+      mode: {
+        placement: 'streamExperts',
+        weights: {
+          experts: {
+            slotBytes: Math.ceil(all / 6) * unit,
+            transitBytes: expertUsed * unit,
+            hostBytes: Math.ceil(all / 3) * unit,
+          },
+        },
+      },
+    },
+    ...[1, 2, 3, 64].map((pageSlots) => ({
+      name: `${pageSlots} page slots`,
+      mode: { placement: 'resident' as const, weights: { pageSlots } },
+    })),
+    {
+      name: 'two page slots beside streaming',
+      mode: {
+        placement: 'streamExperts',
+        weights: {
+          pageSlots: 2,
+          experts: { slotBytes: 4 * unit, transitBytes: expertUsed * unit },
+        },
+      },
+    },
+    {
+      name: 'little device memory for other weights',
+      mode: { placement: 'mappedExperts', weights: { deviceWeightBytes: 200_000 } },
+    },
+    {
+      name: 'direct upload',
+      mode: { placement: 'resident', source: 'direct', weights: { dropReadPages: true } },
+    },
+  ];
+}
+
+describe.each([
+  {
+    backend: 'cpu',
+    description: embedded,
+    course: { chunks: [40, 3, 100], decode: 12 },
+    reference: {},
+    modes: [
+      ...streaming(embedded),
+      { name: 'read into memory', mode: { source: 'read' } },
+      { name: 'read past the page cache', mode: { source: 'direct' } },
+      { name: 'locked', mode: { weights: { lock: true } } },
+    ],
+  },
+  {
+    backend: 'sim',
+    description: embedded,
+    course: { chunks: [40, 3, 100], decode: 12 },
+    reference: { placement: 'resident' },
+    modes: apart(embedded),
+  },
+  {
+    backend: 'cuda',
+    description: fixture,
+    course: { chunks: [9], decode: 5 },
+    reference: { placement: 'resident' },
+    modes: apart(fixture),
+  },
+] as const satisfies readonly {
+  backend: BackendName;
+  description: typeof embedded;
+  course: Course;
+  reference: Mode;
+  modes: readonly Named[];
+}[])('$backend', ({ backend, description, course, reference, modes }) => {
+  test.skipIf(backend === 'cuda' && !existsSync('build/emulated/libds4-cuda.so'))(
+    'every memory mode gives the bits of a resident model',
+    async () => {
+      const want = await logitsOf(description, backend, course, reference);
+
+      for (const { name, mode } of modes) {
+        const got = await logitsOf(description, backend, course, mode);
+        expect(got.logits.equals(want.logits), name).toBe(true);
+        const { lookups, deviceHits, hostHits, inFlightHits, misses } = got.counters.experts;
+        expect(deviceHits + hostHits + inFlightHits + misses, name).toBe(lookups);
+      }
+    },
+  );
+});

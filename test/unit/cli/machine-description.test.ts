@@ -1,0 +1,104 @@
+import { describe, expect, it } from 'vitest';
+import {
+  plannedMachine,
+  simulatedCallNames,
+  simulatedMachine,
+} from '../../../src/cli/machine-description.js';
+import { simulatedCalls } from '../../../src/engine/index.js';
+
+const sim = (text: string) => simulatedMachine('--sim', text);
+const planFor = (text: string) => plannedMachine('--plan-for', text);
+
+describe('a simulated machine', () => {
+  it('needs only its memory; the rest is that of a usual one', () => {
+    expect(sim('vram=24')).toEqual({
+      kind: 'discrete',
+      vramBytes: 24 * 2 ** 30,
+      usedBytes: 0,
+      ramBytes: undefined,
+      linkBytesPerSecond: 25e9,
+      mappedBytesPerSecond: 12e9,
+      diskBytesPerSecond: 5e9,
+      linkNs: 10_000,
+      diskNs: 80_000,
+    });
+  });
+
+  it('is read key by key', () => {
+    const text =
+      'kind=integrated,vram=0.5,used=.25,ram=64,link=50,mapped=1.7,disk=7.5,link-us=2.5,disk-us=0,fail=allocate:3';
+
+    expect(sim(text)).toEqual({
+      kind: 'integrated',
+      vramBytes: 2 ** 29,
+      usedBytes: 2 ** 28,
+      ramBytes: 64 * 2 ** 30,
+      linkBytesPerSecond: 50e9,
+      mappedBytesPerSecond: 1.7e9,
+      diskBytesPerSecond: 7.5e9,
+      linkNs: 2500,
+      diskNs: 0,
+      failure: { call: 'allocate', at: 3, count: 1 },
+    });
+  });
+
+  it.each([
+    ['read:2:4', { call: 'read', at: 2, count: 4 }],
+    ['memory-info:1:0', { call: 'memory-info', at: 1, count: 0 }],
+  ])('fails as fail=%s says', (text, failure) => {
+    expect(sim(`vram=1,fail=${text}`).failure).toEqual(failure);
+  });
+
+  it('knows the calls that the library knows', () => {
+    expect(['none', ...simulatedCallNames]).toEqual([...simulatedCalls]);
+  });
+
+  it.each([
+    ['', "unknown key ''"],
+    ['vrma=4', "unknown key 'vrma'; the keys are vram, used, ram, kind"],
+    ['vram', 'vram has no value; it takes GiB'],
+    ['vram=', 'vram has no value'],
+    ['vram=4,', "unknown key ''"],
+    ['vram=4,vram=4', 'vram is given twice'],
+    ['vram=4G', 'invalid value of vram: 4G'],
+    ['vram=-4', 'invalid value of vram: -4'],
+    ['vram=4,kind=simulated', 'discrete or integrated'],
+    ['vram=4,link=0', 'invalid value of link: 0; it takes GB/s'],
+    ['vram=4,disk-us=1e3', 'microseconds'],
+    ['vram=4,fail=allocate', 'CALL:N'],
+    ['vram=4,fail=allocate:0', 'CALL:N'],
+    ['vram=4,fail=none:1', 'one of allocate, copy, pin'],
+    ['vram=4,fail=read:1:2:3', 'CALL:N'],
+    ['vram=4,toString=1', "unknown key 'toString'"],
+    ['ram=4', '--sim needs vram'],
+    ['vram=0', '--sim needs vram'],
+    ['vram=4,used=5', 'used (5 GiB) is more than vram (4 GiB)'],
+  ])('%j is refused: %s', (text, sentence) => {
+    expect(() => sim(text)).toThrow(sentence);
+    expect(() => sim(text)).toThrow(expect.objectContaining({ exitCode: 2 }) as Error);
+  });
+});
+
+describe('a machine to plan for', () => {
+  it('has two kinds of memory', () => {
+    expect(planFor('vram=24,ram=64')).toEqual({
+      kind: 'discrete',
+      vramBytes: 24 * 2 ** 30,
+      ramBytes: 64 * 2 ** 30,
+    });
+    expect(planFor('kind=integrated,ram=1.5,vram=0')).toEqual({
+      kind: 'integrated',
+      vramBytes: 0,
+      ramBytes: 1.5 * 2 ** 30,
+    });
+  });
+
+  it.each([
+    ['vram=24', 'needs vram and ram'],
+    ['ram=24', 'needs vram and ram'],
+    ['vram=24,ram=64,link=25', "unknown key 'link'; the keys are vram, ram, kind"],
+  ])('%j is refused', (text, sentence) => {
+    expect(() => planFor(text)).toThrow(`--plan-for`);
+    expect(() => planFor(text)).toThrow(sentence);
+  });
+});

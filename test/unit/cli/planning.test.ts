@@ -1,0 +1,92 @@
+import { describe, expect, it } from 'vitest';
+import { parseArguments } from '../../../src/cli/arguments.js';
+import { chooseBackend } from '../../../src/cli/backend-choice.js';
+import { readEnvironment } from '../../../src/cli/environment.js';
+import { planRun } from '../../../src/cli/planning.js';
+import type { Run } from '../../../src/cli/run.js';
+import { PlanError } from '../../../src/plan/index.js';
+import { model } from '../plan/machines.js';
+
+/** Plans for a machine that is only described, so no library is asked. */
+async function planned(words: string, variables: Record<string, string> = {}) {
+  const request = parseArguments(['--inspect', ...words.split(' ')]);
+  if (request.kind !== 'run') {
+    throw new Error('not a run');
+  }
+  const run = { settings: request.settings, environment: readEnvironment(variables) };
+  return planRun(run as unknown as Run, await chooseBackend(run), model);
+}
+
+describe('a described machine', () => {
+  it('is planned for as it is described', async () => {
+    const { plan, facts } = await planned('--plan-for vram=48,ram=64,kind=discrete -c 32768');
+
+    expect(facts.memoryAvailable).toBe(64 * 2 ** 30);
+    expect(plan).toMatchObject({
+      backend: 'cuda',
+      device: { name: 'described GPU', kind: 'discrete', freeBytes: 48 * 2 ** 30 },
+      weights: { place: 'streamExperts', source: 'direct' },
+    });
+  });
+
+  it('without GPU memory is a CPU', async () => {
+    const { plan } = await planned('--plan-for vram=0,ram=128,kind=discrete');
+
+    expect(plan).toMatchObject({ backend: 'cpu', weights: { place: 'host' } });
+  });
+
+  it('that cannot run the model is refused', async () => {
+    await expect(planned('--plan-for vram=2,ram=4,kind=discrete')).rejects.toBeInstanceOf(
+      PlanError,
+    );
+  });
+});
+
+describe('what options and variables ask of the planner', () => {
+  const machine = '--plan-for vram=48,ram=256,kind=discrete';
+
+  it.each<[string, Record<string, string>, object]>([
+    ['', {}, { place: 'mappedExperts', pinCopies: false }],
+    ['--no-mmap', {}, { place: 'mappedExperts', pinCopies: true, source: 'read' }],
+    ['--mlock', {}, { place: 'mappedExperts', lock: true }],
+    ['--weight-paging --weight-paging-slots 5', {}, { pageSlots: 5 }],
+    [
+      '--ssd-streaming --ssd-streaming-cache-experts 300 --expert-policy lfru',
+      {},
+      { place: 'streamExperts', experts: { slots: 300, policy: 'lfru' } },
+    ],
+    [
+      '--ssd-streaming --host-expert-cache 0',
+      { DS4_ROCM_STREAM_READ_WORKERS: '5' },
+      { place: 'streamExperts', readThreads: 5, experts: { hostBytes: 0 } },
+    ],
+    [
+      '--ssd-streaming',
+      { DS4_ROCM_HOST_MAPPED_EXPERT_FALLBACK: '0', DS4_ROCM_STREAM_NO_DIRECT: '1' },
+      { place: 'streamExperts', source: 'read', experts: { hostBytes: 0 } },
+    ],
+    // These say themselves that they have no effect without streaming.
+    ['--ssd-streaming-cache-experts 300', {}, { place: 'mappedExperts' }],
+  ])('%s %j', async (options, variables, weights) => {
+    const { plan } = await planned(`${machine} ${options}`.trim(), variables);
+
+    expect(plan.weights).toMatchObject(weights);
+  });
+
+  it('the reserve of the variable wins over the usual one', async () => {
+    const slots = async (variables: Record<string, string>): Promise<number> =>
+      (await planned(`${machine} --ssd-streaming`, variables)).plan.weights.experts?.slots ?? 0;
+
+    expect(await slots({ DS4_ROCM_STREAM_FREE_RESERVE_GIB: '4.5' })).toBeGreaterThan(
+      await slots({}),
+    );
+  });
+
+  it('the size of a buffer is the option, before the variable', async () => {
+    const { plan } = await planned(`${machine} --upload-buffer-mib 32`, {
+      DS4_CUDA_MODEL_COPY_CHUNK_MB: '128',
+    });
+
+    expect(plan).toMatchObject({ upload: { slotBytes: 32 * 2 ** 20 } });
+  });
+});

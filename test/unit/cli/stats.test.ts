@@ -1,0 +1,215 @@
+import { describe, expect, it } from 'vitest';
+import { cacheText, hitRateText, sayStats, statsJson, statsLines } from '../../../src/cli/stats.js';
+import { PrefillProgress } from '../../../src/cli/progress.js';
+import { defaultSettings } from '../../../src/cli/settings.js';
+import { readEnvironment } from '../../../src/cli/environment.js';
+import { createStyle } from '../../../src/cli/style.js';
+import { Terminal } from '../../../src/cli/terminal.js';
+import type { TelemetrySnapshot } from '../../../src/engine/index.js';
+
+type Changes = {
+  readonly [Group in 'experts' | 'files' | 'pages' | 'simulation']?: Partial<
+    TelemetrySnapshot[Group]
+  >;
+};
+
+function snapshot(changes: Changes = {}): TelemetrySnapshot {
+  return {
+    phase: 'idle',
+    bytesDone: 0,
+    bytesTotal: 0,
+    layer: 0,
+    layerCount: 0,
+    tokensDone: 10,
+    evals: 4,
+    experts: {
+      lookups: 0,
+      deviceHits: 0,
+      hostHits: 0,
+      inFlightHits: 0,
+      misses: 0,
+      evictions: 0,
+      promotions: 0,
+      demotions: 0,
+      transit: 0,
+      busReadBytes: 0,
+      layerLoads: 0,
+      slots: 0,
+      slotsUsed: 0,
+      hostPlaces: 0,
+      hostPlacesUsed: 0,
+      ...changes.experts,
+    },
+    files: {
+      reads: 0,
+      readBytes: 0,
+      readNs: 0,
+      directBytes: 0,
+      shortReads: 0,
+      retries: 0,
+      uploadBytes: 0,
+      uploadWaitNs: 0,
+      ...changes.files,
+    },
+    pages: { loads: 0, hits: 0, prefetched: 0, late: 0, bytes: 0, ...changes.pages },
+    simulation: {
+      toDeviceBytes: 0,
+      fromDeviceBytes: 0,
+      mappedReadBytes: 0,
+      diskBytes: 0,
+      allocations: 0,
+      allocatedBytes: 0,
+      peakBytes: 0,
+      pinnedBytes: 0,
+      calls: 0,
+      ns: 0,
+      ...changes.simulation,
+    },
+  };
+}
+
+const streamed = snapshot({
+  experts: {
+    lookups: 200,
+    deviceHits: 120,
+    hostHits: 20,
+    inFlightHits: 10,
+    misses: 50,
+    evictions: 7,
+    slots: 64,
+    slotsUsed: 40,
+  },
+  files: { reads: 50, readBytes: 20 * 2 ** 20, readNs: 1e9 },
+});
+
+describe('the table of counters', () => {
+  it('has only what is not zero, with shares, bytes a token and rates', () => {
+    const lines = statsLines(streamed).map((line) => line.replace(/ {2,}/g, ' | '));
+
+    expect(lines).toEqual([
+      'tokens evaluated | 10',
+      'evaluations | 4',
+      'experts looked up | 200',
+      ' | in a slot | 120 | 60.0 %',
+      ' | in main memory | 20 | 10.0 %',
+      ' | on the way | 10 | 5.0 %',
+      ' | missed | 50 | 25.0 %',
+      'evictions | 7',
+      'slots used | 40 | of 64',
+      'read from the file | 20.00 MiB | 2.00 MiB a token, 20.00 MiB/s a reader',
+      ' | reads | 50',
+    ]);
+  });
+
+  it('says how far it went when there was nothing else to count', () => {
+    expect(statsLines(snapshot())).toHaveLength(2);
+  });
+
+  it('divides by no token when none was evaluated', () => {
+    const early = { ...snapshot({ files: { uploadBytes: 1024 } }), tokensDone: 0 };
+
+    expect(statsLines(early).at(-1)).toMatch(/^uploaded +1\.00 KiB$/);
+  });
+});
+
+describe('the counters as JSON', () => {
+  it('are one line with the groups that have something', () => {
+    const text = statsJson(streamed);
+
+    expect(text).not.toContain('\n');
+    expect(JSON.parse(text)).toEqual({
+      source: 'ds4',
+      version: 1,
+      tokens: 10,
+      evaluations: 4,
+      experts: { ...streamed.experts, hitRate: 0.75 },
+      files: streamed.files,
+    });
+  });
+});
+
+describe('the hit rate', () => {
+  it('is that since an earlier moment', () => {
+    const later = { ...streamed.experts, lookups: 210, deviceHits: 129, misses: 51 };
+
+    expect(hitRateText(streamed.experts)).toBe('75.0 %');
+    expect(hitRateText(later, streamed.experts)).toBe('90.0 %');
+    expect(cacheText(later, streamed.experts)).toBe(
+      '90.0 % of 10 lookups hit, 40 of 64 slots used',
+    );
+  });
+
+  it('is none where nothing was looked up', () => {
+    expect(hitRateText(streamed.experts, streamed.experts)).toBeUndefined();
+    expect(cacheText(snapshot().experts)).toBeUndefined();
+  });
+});
+
+/** A terminal that remembers what was written to it. */
+function recorded(quiet: boolean): { terminal: Terminal; written: () => string } {
+  let written = '';
+  const stream = {
+    write: (text: string | Uint8Array) => {
+      written += String(text);
+      return true;
+    },
+    on: () => undefined,
+  };
+  const terminal = new Terminal({
+    stdout: stream,
+    stderr: stream,
+    style: createStyle({ stdout: false, stderr: false }),
+    quiet,
+    stdoutIsTerminal: false,
+    stderrIsTerminal: false,
+  });
+  return { terminal, written: () => written };
+}
+
+describe('the progress of a prompt', () => {
+  function drawn(later: TelemetrySnapshot, draws: boolean): string {
+    const { terminal, written } = recorded(false);
+    let now = streamed;
+    const telemetry = (): TelemetrySnapshot => now;
+    const progress = new PrefillProgress({ terminal, draws, prefillChunk: 4, telemetry });
+    now = later;
+    progress.update(4, 8);
+    progress.end();
+    return written();
+  }
+  const hit = { ...streamed, experts: { ...streamed.experts, lookups: 204, deviceHits: 123 } };
+
+  it('has the hit rate since the prompt began, where it is drawn', () => {
+    expect(drawn(hit, true)).toContain('4/8 (50.0%), 75.0 % of the experts in memory');
+  });
+
+  it('has none where nothing is looked up, and none off a terminal', () => {
+    expect(drawn(streamed, true)).toContain('4/8 (50.0%)\u001b[K');
+    expect(drawn(hit, false)).toBe('processing 8 input tokens: 4/8 (50.0%)\n');
+  });
+});
+
+describe('the end of a run', () => {
+  function said(stats: 'text' | 'json' | undefined, variables: Record<string, string>): string {
+    const { terminal, written } = recorded(true);
+    const settings = { ...defaultSettings(), stats };
+    sayStats({ settings, environment: readEnvironment(variables), terminal }, () => streamed);
+    return written();
+  }
+  const wanted = { DS4_ROCM_STREAM_CACHE_STATS: '' };
+
+  it('says nothing unless it is asked', () => {
+    expect(said(undefined, {})).toBe('');
+  });
+
+  it('prints the table also with --quiet, each line with the name in front', () => {
+    expect(said('text', {}).trimEnd().split('\n')).toEqual(
+      statsLines(streamed).map((line) => `ds4: ${line}`),
+    );
+    expect(said(undefined, wanted)).toBe(said('text', {}));
+  });
+
+  it('prints JSON alone on its line, and the option wins over the variable', () => {
+    expect(said('json', wanted)).toBe(`${statsJson(streamed)}\n`);
+  });
+});
