@@ -16,6 +16,8 @@ function project(name: string, include: string[], testTimeout: number) {
 
 export default defineConfig({
   test: {
+    // As many files at a time as there are processors: most of a test's time is a child process's start.
+    maxWorkers: '100%',
     projects: [
       project('unit', ['test/unit/**/*.test.ts'], 20_000),
       project('golden', ['test/golden/**/*.test.ts'], 300_000),

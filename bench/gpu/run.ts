@@ -5,11 +5,13 @@
 //
 // DIR holds ds4 and ds4-bench (a bundle; default: bin/ of this checkout). The model is written to /dev/shm when it is not
 // there. Every figure is the median of the rounds; each round is a process of its own.
-import { execFileSync, spawn, spawnSync } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
+import { median, readLimits } from './rounds.js';
+import { writeSynthetic } from './synthetic-file.js';
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -41,10 +43,6 @@ interface Measured {
   readonly unit: string;
   readonly values: number[];
   readonly limit?: number;
-}
-
-function median(numbers: readonly number[]): number {
-  return [...numbers].sort((a, b) => a - b)[numbers.length >> 1] ?? NaN;
 }
 
 function bench(name: string, args: readonly string[]): readonly BenchRow[] {
@@ -108,27 +106,9 @@ function readiness(prompt: string): Promise<{ ready: number; first: number }> {
   });
 }
 
-const limits = existsSync(values.limits)
-  ? (JSON.parse(spawnSync(values.limits, { encoding: 'utf8' }).stdout || '{}') as Record<
-      string,
-      number | string
-    >)
-  : {};
+const limits = readLimits(values.limits);
 const prompt = join(folder, 'prompt.txt');
-const [synthetic] = [
-  join(
-    import.meta.dirname,
-    existsSync(join(import.meta.dirname, 'synthetic-model.mjs'))
-      ? 'synthetic-model.mjs'
-      : 'synthetic-model.ts',
-  ),
-];
-const tool = synthetic.endsWith('.ts') ? [...process.execArgv, synthetic] : [synthetic];
-execFileSync(
-  process.execPath,
-  [...tool, '--prompt', prompt, ...(existsSync(values.model) ? [] : ['--out', values.model])],
-  { stdio: 'inherit' },
-);
+writeSynthetic({ prompt, ...(existsSync(values.model) ? {} : { model: values.model }) });
 
 const measured: Measured[] = [];
 const bandwidth = Number(limits['device_read_gbs'] ?? NaN);

@@ -16,6 +16,7 @@ import type { ModelDims } from '../../test/support/gguf-deepseek.js';
 import { byteVocabulary, vocabularyMetadata } from '../../test/support/gguf-vocabulary.js';
 import { blockTypes, tensorBytes, writeGguf } from '../../test/support/gguf-writer.js';
 import type { BlockType } from '../../test/support/gguf-writer.js';
+import { Noise } from './noise.js';
 
 /** One tensor, or a slab of one. */
 interface Slab {
@@ -33,28 +34,6 @@ type Fill =
 
 const poolBytes = 8 << 20;
 const slabBytes = 64 << 20;
-
-/** A generator that is fast and good enough for weights. */
-class Noise {
-  #state: number;
-  constructor(seed: number) {
-    this.#state = Math.imul(seed + 1, 0x9e3779b1) | 1;
-  }
-  bits(): number {
-    let s = this.#state;
-    s ^= s << 13;
-    s ^= s >>> 17;
-    s ^= s << 5;
-    this.#state = s;
-    return s >>> 0;
-  }
-  /** About normal: the sum of four uniform numbers. */
-  normal(): number {
-    let sum = 0;
-    for (let i = 0; i < 4; i += 1) sum += this.bits() / 2 ** 32;
-    return (sum - 2) * Math.sqrt(3);
-  }
-}
 
 const oneFloat = new Float32Array(1);
 const itsBits = new Uint32Array(oneFloat.buffer);
@@ -210,10 +189,12 @@ async function main(): Promise<void> {
     return;
   }
   const path = values.out;
+  const layers = Number(values.layers);
   const model = {
     ...flashDims,
-    layers: Number(values.layers),
-    ratios: [...flashDims.ratios.slice(0, Number(values.layers)), 0],
+    layers,
+    hashLayers: Math.min(flashDims.hashLayers, layers),
+    ratios: [...flashDims.ratios.slice(0, layers), 0],
   };
   const spec = writeGguf({
     metadata: [

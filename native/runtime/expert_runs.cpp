@@ -16,17 +16,22 @@ constexpr size_t kChoicesForAll = 2;
 /* How many of the first tokens find places for all their experts. One always does: the transit places are for it. */
 size_t ExpertStore::tokens_that_fit(size_t layer, std::span<const int32_t> ids, bool may_evict) {
     const size_t      tokens = ids.size() / used_;
-    const size_t      room = class_of(layer).slots.count() - class_of(layer).slots.used() + host_.count() - host_.used() +
-                        places_of(Where::transit, layer).count() - places_of(Where::transit, layer).used();
+    const auto        room = [](const ExpertPlaces &places) { return places.count() - places.used(); };
+    const size_t      to_stay = room(class_of(layer).slots) + room(host_);
+    const size_t      transit = places_of(Where::transit, layer).count();
     std::vector<bool> seen(experts_);
     size_t            missing = 0;
+    size_t            passing = 0; /* in transit already, and to stay there */
     for (size_t token = 0; token < tokens; ++token) {
         for (const int32_t expert : ids.subspan(token * used_, used_)) {
-            const bool is_new = !seen[static_cast<size_t>(expert)];
-            seen[static_cast<size_t>(expert)] = true;
-            missing += is_new && units_[unit_of(layer, expert)].where == Where::absent ? 1 : 0;
+            if (!seen[static_cast<size_t>(expert)]) {
+                seen[static_cast<size_t>(expert)] = true;
+                const Where where = units_[unit_of(layer, expert)].where;
+                missing += where == Where::absent ? 1 : 0;
+                passing += where == Where::transit ? 1 : 0;
+            }
         }
-        if (missing > room && token > 0 && !may_evict) {
+        if (missing > to_stay && missing - to_stay + passing > transit && token > 0 && !may_evict) {
             return token;
         }
     }
@@ -39,13 +44,14 @@ ExpertStore::Run ExpertStore::begin_run(size_t layer, std::span<const int32_t> i
     const auto   chosen = ids.first(tokens * used_);
     ++run_;
     run_layer_ = layer;
-    run_units_.clear();
+    run_is_last_ = tokens == ids.size() / used_;
     run_missing_.clear();
     run_telling_.clear();
     waits_for_ahead_ = false;
     reads_next_ = false;
 
     std::vector<bool>   seen(experts_);
+    std::vector<size_t> present;
     std::vector<size_t> absent;
     for (const int32_t expert : chosen) {
         if (seen[static_cast<size_t>(expert)]) {
@@ -54,26 +60,29 @@ ExpertStore::Run ExpertStore::begin_run(size_t layer, std::span<const int32_t> i
         seen[static_cast<size_t>(expert)] = true;
         const size_t unit = unit_of(layer, expert);
         const Unit  &known = units_[unit];
-        run_units_.push_back(unit);
-        telemetry_.add(DS4_WORD_EXPERT_LOOKUPS, 1);
+        /* Another run of this evaluation may have looked it up before. */
+        const bool is_new = known.token != token_;
+        const auto count = [&](size_t word) { telemetry_.add(word, is_new ? 1 : 0); };
+        count(DS4_WORD_EXPERT_LOOKUPS);
         if (known.where == Where::absent) {
-            telemetry_.add(DS4_WORD_EXPERT_MISSES, 1);
+            count(DS4_WORD_EXPERT_MISSES);
             absent.push_back(unit);
             continue;
         }
+        present.push_back(unit);
         places_of(known.where, layer)[known.place].run = run_;
         if (known.arriving) {
-            telemetry_.add(DS4_WORD_EXPERT_IN_FLIGHT_HITS, 1);
+            count(DS4_WORD_EXPERT_IN_FLIGHT_HITS);
             waits_for_ahead_ = true;
         } else if (known.where == Where::host) {
-            telemetry_.add(DS4_WORD_EXPERT_HOST_HITS, 1);
-            telemetry_.add(DS4_WORD_BUS_READ_BYTES, class_of(layer).layout.bytes);
+            count(DS4_WORD_EXPERT_HOST_HITS);
+            telemetry_.add(DS4_WORD_BUS_READ_BYTES, is_new ? class_of(layer).layout.bytes : 0);
         } else {
-            telemetry_.add(DS4_WORD_EXPERT_DEVICE_HITS, 1);
+            count(DS4_WORD_EXPERT_DEVICE_HITS);
         }
     }
     /* Only now, when everything that this run needs is marked: a promotion may take a slot from somebody. */
-    for (const size_t unit : run_units_) {
+    for (const size_t unit : present) {
         if (units_[unit].where != Where::absent) {
             use(unit, may_evict);
         }
@@ -85,6 +94,11 @@ ExpertStore::Run ExpertStore::begin_run(size_t layer, std::span<const int32_t> i
         places_of(units_[unit].where, layer)[units_[unit].place].run = run_;
         units_[unit].token = token_;
         run_missing_.push_back(unit);
+        if (units_[unit].where == Where::host) {
+            telemetry_.add(DS4_WORD_BUS_READ_BYTES, class_of(layer).layout.bytes);
+        } else if (units_[unit].where == Where::transit) {
+            transit_units_.push_back(unit);
+        }
         fetch(unit, fetches);
         show(unit);
     }
@@ -92,7 +106,7 @@ ExpertStore::Run ExpertStore::begin_run(size_t layer, std::span<const int32_t> i
         queue_->follow_ops();
         run_ticket_ = queue_->submit(fetches);
     }
-    if (!may_evict && tokens == ids.size() / used_) {
+    if (!may_evict && run_is_last_) {
         for (const int32_t expert : chosen.last(std::min(tokens, kTellingTokens) * used_)) {
             run_telling_.push_back(unit_of(layer, expert));
         }
@@ -107,9 +121,7 @@ void ExpertStore::arrive(size_t unit) {
     ExpertPlace &place = places_of(known.where, layer_of(unit))[known.place];
     known.arriving = false;
     place.is_moving = false;
-    if (known.where != Where::transit) {
-        places_of(known.where, layer_of(unit)).touch(known.place, known.token);
-    }
+    places_of(known.where, layer_of(unit)).touch(known.place, known.token);
     show(unit);
 }
 
@@ -123,9 +135,8 @@ void ExpertStore::wait_for_ahead() {
     }
     for (const size_t unit : units) {
         arrive(unit);
-        /* Chosen or not, those in transit are given up with this run. */
-        if (std::ranges::find(run_units_, unit) == run_units_.end()) {
-            run_units_.push_back(unit);
+        if (units_[unit].where == Where::transit) {
+            transit_units_.push_back(unit);
         }
     }
 }
@@ -154,14 +165,20 @@ void ExpertStore::complete_run() {
     table_.publish(run_layer_);
 }
 
+/* What is in transit stays until the layer's last run: its tokens may want it too. */
 void ExpertStore::end_run() {
-    keep_telling();
-    for (const size_t unit : run_units_) {
+    if (run_is_last_) {
+        keep_telling();
+        give_up_transit();
+    }
+}
+
+void ExpertStore::give_up_transit() {
+    for (const size_t unit : std::exchange(transit_units_, {})) {
         if (units_[unit].where == Where::transit) {
             forget(unit);
         }
     }
-    run_units_.clear();
 }
 
 /* What the last tokens of a batch chose is likely to be chosen again: as long as there are free slots, it stays. */
@@ -196,11 +213,7 @@ void ExpertStore::settle() noexcept {
     }
     run_telling_.clear();
     run_missing_.clear();
-    try {
-        end_run();
-    } catch (...) {
-        run_units_.clear();
-    }
+    give_up_transit();
 }
 
 /* Everything that the next layer lacks, while this one is computed: a batch that needs nearly all experts need not wait for

@@ -47,7 +47,8 @@ ExpertStore::ExpertStore(backend::Device &device, FetchQueue *queue, std::span<c
                                               ": the " + std::to_string(used) + " experts of one token need " +
                                               describe_bytes(used * unit_bytes));
         }
-        reads_ahead_ = transit / 2 >= used;
+        /* Half of less than two layers could not take in the next one. */
+        reads_ahead_ = transit / 2 >= experts;
         const size_t first = reads_ahead_ ? transit / 2 : transit;
         for (size_t half = 0; half < (reads_ahead_ ? 2u : 1u); ++half) {
             transit_[half].take_device_memory(device, first);
@@ -168,7 +169,7 @@ bool ExpertStore::evict_for(size_t unit, ExpertPlaces &places, Where where) {
         return false;
     }
     forget(places[*victim].unit);
-    telemetry_.add(DS4_WORD_EXPERT_EVICTIONS, 1);
+    telemetry_.add(DS4_WORD_EXPERT_EVICTIONS, where == Where::transit ? 0 : 1);
     put(unit, where, places.take(unit));
     return true;
 }
@@ -183,7 +184,12 @@ void ExpertStore::place_missing(size_t unit, bool may_evict) {
     } else if (host_.has_free()) {
         put(unit, Where::host, host_.take(unit));
     } else if (!(may_evict && (evict_for(unit, slots, Where::slot) || evict_for(unit, host_, Where::host)))) {
-        put(unit, Where::transit, places_of(Where::transit, layer).take(unit));
+        ExpertPlaces &transit = places_of(Where::transit, layer);
+        if (transit.has_free()) {
+            put(unit, Where::transit, transit.take(unit));
+        } else if (!evict_for(unit, transit, Where::transit)) {
+            throw Failure(DS4_E_INTERNAL, "no place is free for an expert");
+        }
         telemetry_.add(DS4_WORD_EXPERT_TRANSIT, 1);
     }
     Unit &known = units_[unit];
@@ -242,7 +248,8 @@ void ExpertStore::end_step(std::span<const int32_t> ids, size_t tokens) {
 void ExpertStore::use(size_t unit, bool may_promote) {
     Unit          &known = units_[unit];
     const uint64_t before = std::exchange(known.token, token_);
-    if (known.where == Where::slot || known.where == Where::host) {
+    const bool has_place = known.where == Where::slot || known.where == Where::host || known.where == Where::transit;
+    if (has_place && !known.arriving && before != token_) {
         places_of(known.where, layer_of(unit)).touch(known.place, token_);
     }
     const bool is_far = known.where == Where::host || (known.where == Where::own && learns_);

@@ -135,6 +135,7 @@ private:
     void   forget(size_t unit);
     void   fetch(size_t unit, std::vector<Fetch> &fetches);
     size_t tokens_that_fit(size_t layer, std::span<const int32_t> ids, bool may_evict);
+    void   give_up_transit();
     void   fetch_next_layer(size_t layer);
     void   keep_telling();
     void   arrive(size_t unit);
@@ -167,7 +168,8 @@ private:
 
     /* The present run. */
     size_t                    run_layer_ = 0;
-    std::vector<size_t>       run_units_;    /* distinct */
+    bool                      run_is_last_ = false; /* of its layer */
+    std::vector<size_t>       transit_units_;       /* of the present layer, since its first run */
     std::vector<size_t>       run_missing_;  /* of those, on their way */
     std::vector<size_t>       run_telling_;  /* of those, chosen by the last tokens of a batch */
     FetchQueue::Ticket        run_ticket_ = 0;

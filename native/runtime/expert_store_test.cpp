@@ -170,6 +170,16 @@ TEST(a_batch_evicts_nothing) {
     CHECK(stored.count(DS4_WORD_EXPERT_TRANSIT) > 0);
 }
 
+TEST(a_batch_that_is_cut_looks_up_each_expert_once_and_keeps_what_its_next_run_needs) {
+    Stored stored({0, 8 * kUnit, 0, ReplacementPolicy::lru}); /* of twelve experts */
+    const uint64_t tokens = 60;
+    CHECK(stored.evaluate(tokens));
+    CHECK(stored.count(DS4_WORD_EXPERT_LOOKUPS) <= kLayers * kExperts);
+    CHECK(stored.adds_up());
+    /* Giving up everything after each run would read far more than this. */
+    CHECK(stored.count(DS4_WORD_EXPERT_TRANSIT) < kLayers * tokens * kUsed / 2);
+}
+
 TEST(a_long_batch_reads_the_next_layer_ahead) {
     Stored stored({0, 2 * kExperts * kUnit, 0, ReplacementPolicy::lru});
     CHECK(stored.evaluate(60));

@@ -21,7 +21,8 @@ constexpr uint64_t kLeastBytes = 64u << 10;
 } // namespace
 
 FetchQueue::FetchQueue(backend::Device &device, uint32_t threads, uint64_t most_bytes, Telemetry &telemetry)
-    : telemetry_(telemetry), most_bytes_(std::max(most_bytes, kLeastBytes) + kSlackBytes) {
+    : telemetry_(telemetry), crosses_a_bus_(!device.reads_host_memory()),
+      most_bytes_(std::max(most_bytes, kLeastBytes) + kSlackBytes) {
     const size_t readers = (threads == 0 ? kOrdinaryReaders : threads) + 1;
     ring_ = device.upload_ring(readers * kSlotsPerReader, most_bytes_);
     try {
@@ -138,7 +139,7 @@ void FetchQueue::perform(const Job &job, size_t slot) {
         return;
     }
     ring_->send(slot, fetch.to, fetch.bytes, static_cast<size_t>(read.data() - buffer.data()));
-    telemetry_.add(DS4_WORD_UPLOAD_BYTES, fetch.bytes);
+    telemetry_.add(DS4_WORD_UPLOAD_BYTES, crosses_a_bus_ ? fetch.bytes : 0);
 }
 
 void FetchQueue::wait(Ticket ticket) {

@@ -77,6 +77,7 @@ private:
     static constexpr size_t kSlotsPerReader = 2; /* one is read into while the other is on its way */
 
     Telemetry                           &telemetry_;
+    bool                                 crosses_a_bus_;
     uint64_t                             most_bytes_;
     std::unique_ptr<backend::UploadRing> ring_;
     std::mutex                           mutex_;

@@ -74,8 +74,9 @@ std::vector<Chunk> cut_up(std::span<const UploadPiece> pieces, size_t slot_bytes
 class Upload {
 public:
     Upload(backend::UploadRing &ring, const RingShape &shape, std::vector<Chunk> chunks, bool forget_pages,
-           Telemetry &telemetry)
-        : ring_(ring), shape_(shape), chunks_(std::move(chunks)), forget_pages_(forget_pages), telemetry_(telemetry) {}
+           bool crosses_a_bus, Telemetry &telemetry)
+        : ring_(ring), shape_(shape), chunks_(std::move(chunks)), forget_pages_(forget_pages),
+          crosses_a_bus_(crosses_a_bus), telemetry_(telemetry) {}
 
     /* Also uses the calling thread; so it works, if slower, where no thread can be started. */
     void run() {
@@ -122,7 +123,7 @@ private:
             std::ranges::copy(read, chunk.to);
         } else {
             ring_.send(slot, chunk.to, chunk.bytes, static_cast<size_t>(read.data() - buffer.data()));
-            telemetry_.add(DS4_WORD_UPLOAD_BYTES, chunk.bytes);
+            telemetry_.add(DS4_WORD_UPLOAD_BYTES, crosses_a_bus_ ? chunk.bytes : 0);
         }
         if (forget_pages_) {
             chunk.source->forget(chunk.offset, chunk.bytes);
@@ -134,6 +135,7 @@ private:
     RingShape                shape_;
     const std::vector<Chunk> chunks_;
     bool                     forget_pages_;
+    bool                     crosses_a_bus_;
     Telemetry               &telemetry_;
     std::atomic<size_t>      next_ = 0;
     std::atomic<bool>        stop_ = false;
@@ -151,7 +153,8 @@ void upload(backend::Device &device, std::span<const UploadPiece> pieces, const 
         return;
     }
     const std::unique_ptr<backend::UploadRing> ring = device.upload_ring(shape.slots, shape.slot_bytes);
-    Upload(*ring, shape, std::move(chunks), options.forget_pages, telemetry).run();
+    Upload(*ring, shape, std::move(chunks), options.forget_pages, !device.reads_host_memory(), telemetry)
+        .run();
 }
 
 } // namespace ds4::runtime

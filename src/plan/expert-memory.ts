@@ -1,7 +1,7 @@
 import { failuresOf, halvingsOf } from './failures.js';
 import type { ModelParts } from './model-parts.js';
 import { gib, gibibyte, PlanError } from './plan.js';
-import type { ExpertCacheRequest, PlanReason, PlanRequest } from './plan.js';
+import type { ExpertCacheRequest, ExpertPolicy, PlanReason, PlanRequest } from './plan.js';
 
 /** Memory that experts may take once everything else has its place. */
 export interface ExpertRoom {
@@ -52,10 +52,13 @@ function transitLimits({ slot, used, expertsPerLayer }: ModelParts): {
   return { least: used * slot, most: prefillLayers * expertsPerLayer * slot };
 }
 
-/** A quarter for experts in transit: prefill wants whole layers, decode wants slots. */
+/**
+ * Half for experts in transit, until they have room for whole layers: a prefill whose batch does not find room for all its
+ * experts at once reads some of them again and again.
+ */
 function transitOf(parts: ModelParts, bytes: number): number {
   const { least, most } = transitLimits(parts);
-  return Math.min(most, Math.max(least, Math.floor(bytes / 4 / parts.slot) * parts.slot));
+  return Math.min(most, Math.max(least, Math.floor(bytes / 2 / parts.slot) * parts.slot));
 }
 
 function automatic(parts: ModelParts, room: ExpertRoom, percent: number): Draft {
@@ -75,7 +78,7 @@ function automatic(parts: ModelParts, room: ExpertRoom, percent: number): Draft 
 
 /** As many experts as were named, without regard to share and reserve. */
 function counted(parts: ModelParts, room: ExpertRoom, count: number): Draft {
-  const { least } = transitLimits(parts);
+  const { least, most: headroom } = transitLimits(parts);
   if (count < parts.used) {
     throw new PlanError(
       `${option} ${count} is less than the ${parts.used} experts (${gib(least)}) that one token needs in a layer; ` +
@@ -83,9 +86,12 @@ function counted(parts: ModelParts, room: ExpertRoom, count: number): Draft {
     );
   }
   const most = Math.max(0, Math.floor((room.most - least) / parts.slot));
+  const bytes = Math.min(count, most, parts.expertCount) * parts.slot;
+  const left = Math.floor((room.most - bytes) / parts.slot) * parts.slot;
   return {
-    bytes: Math.min(count, most) * parts.slot,
-    transitBytes: least,
+    bytes,
+    // The count is of experts that stay; what passes through has whatever else there is.
+    transitBytes: Math.min(headroom, Math.max(least, left)),
     boundBy: `${option} ${count}`,
     reasons:
       count > most && parts.expertCount > most
@@ -166,7 +172,9 @@ export function planExpertCache(
   const slots = usable(parts, Math.min(wanted / 2 ** halvings, bound));
   const remarks = [
     slots === parts.expertCount ? 'every expert has a slot' : draft.binding,
-    halvings > 0 ? `halved ${halvings} times after failures` : undefined,
+    halvings > 0
+      ? `halved ${halvings === 1 ? 'once' : `${halvings} times`} after failures`
+      : undefined,
     slots === 0
       ? `that is less than the ${gib(parts.used * parts.slot)} of one token, so no expert is kept`
       : undefined,
@@ -178,6 +186,15 @@ export function planExpertCache(
     boundBy: [draft.boundBy, ...remarks].join('; '),
     reasons: draft.reasons ?? [],
   };
+}
+
+/**
+ * Which expert leaves its slot when nobody says: the one that was not used for longest, unless there are fewer slots than
+ * one token's experts. Then all of them would have left before the next token, and frequency decides (docs/memory.md).
+ */
+export function policyFor(parts: ModelParts, slots: number, request: PlanRequest): ExpertPolicy {
+  const perToken = parts.used * parts.layers.length;
+  return request.experts?.policy ?? (slots < perToken ? 'lfru' : 'lru');
 }
 
 /** Slots for copies of experts that are pinned in main memory anyway: whatever GPU memory is left. */

@@ -1,7 +1,7 @@
 import type { ModelDescription } from '../model/index.js';
 import { deviceText, hostRoom, refusal } from './budget.js';
 import type { Room } from './budget.js';
-import { planExpertCache, planHotExperts } from './expert-memory.js';
+import { planExpertCache, planHotExperts, policyFor } from './expert-memory.js';
 import type { ExpertSizes } from './expert-memory.js';
 import { failuresOf, halvingsOf } from './failures.js';
 import type { ModelParts } from './model-parts.js';
@@ -65,10 +65,13 @@ function withBestChunk(
 /** What is not even left for the session and, when experts are read from the file, for those of one token. */
 function refuseSession({ room, sessions, parts }: Situation, transit: number): never {
   const session = sessions.leastBytes;
+  const need =
+    transit > 0
+      ? ` (${gib(session)}) and the ${parts.used} experts of one token (${gib(transit)}) need ${gib(session + transit)}`
+      : ` needs ${gib(session)}`;
   throw refusal(
-    `${deviceText(room.gpu)}: a context of ${sessions.context} (${gib(session)})` +
-      (transit > 0 ? ` and the ${parts.used} experts of one token (${gib(transit)})` : '') +
-      ` need ${gib(session + transit)}, ${gib(room.budget)} of ${gib(room.gpu.freeBytes)} free can be used; ` +
+    `${deviceText(room.gpu)}: a context of ${sessions.context}${need}, ` +
+      `${gib(room.budget)} of ${gib(room.gpu.freeBytes)} free can be used; ` +
       contextAdvice(sessions.largestContext(room.budget - transit)),
   );
 }
@@ -83,7 +86,7 @@ function memoryOf(
     slotBytes,
     transitBytes,
     hostBytes,
-    policy: request.experts?.policy ?? 'lru',
+    policy: policyFor(parts, slots, request),
     slots,
     expertBytes: parts.slot,
     boundBy,

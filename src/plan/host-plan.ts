@@ -1,5 +1,5 @@
 import type { ModelDescription } from '../model/index.js';
-import { planExpertCache } from './expert-memory.js';
+import { planExpertCache, policyFor } from './expert-memory.js';
 import type { ExpertSizes } from './expert-memory.js';
 import { failureReasons } from './failures.js';
 import { sessionBytes } from './kv-cache.js';
@@ -183,7 +183,7 @@ export function planHost(
               slotBytes: cache.slotBytes,
               transitBytes: cache.transitBytes,
               hostBytes: 0,
-              policy: request.experts?.policy ?? 'lru',
+              policy: policyFor(parts, cache.slots, request),
               slots: cache.slots,
               expertBytes: parts.slot,
               boundBy: cache.boundBy,

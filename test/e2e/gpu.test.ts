@@ -59,7 +59,7 @@ describe('a GPU library that cannot be loaded', () => {
     });
 
     expect(stdout).toMatch(
-      /backends: cpu \(.*\), no cuda \(cannot load .*\), no rocm \(not built\)$/m,
+      /backends: cpu \(.*\), no cuda \(cannot load .*\), no rocm \(not built\), no sim \(not built\)$/m,
     );
     expect(status).toBe(0);
   });
@@ -121,7 +121,7 @@ describe.skipIf(!hasEmulated)('on an emulated card', { timeout: patienceMs }, ()
     [['--gpu-devices', '1'], 2, /--gpu-devices: .*device 1/],
     [['--gpu-vram', '8,8'], 2, /--gpu-vram has 2 budgets/],
     [['--rocm'], 1, /backend rocm cannot be used/],
-    [['--gpu-vram', '1', '-c', '4000000'], 1, /cuda device 0 .*need .*can be used.*--cpu/],
+    [['--gpu-vram', '1', '-c', '4000000'], 1, /cuda device 0 .*needs .*can be used.*--cpu/],
   ])('refuses %j with status %i', async (options, expectedStatus, sentence) => {
     const { stdout, stderr, status } = await ask(options, emulated);
 

@@ -1,6 +1,5 @@
 // Memory modes through the real program: where the weights are changes no word of an answer.
-import { existsSync, readFileSync } from 'node:fs';
-import { resolve } from 'node:path';
+import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { needle, sum } from '../support/probes.js';
 import { expectConsistent, parseStats } from '../support/stats-line.js';
@@ -38,7 +37,7 @@ interface Mode {
   readonly counts?: Partial<Record<keyof StatsLine, object>>;
 }
 
-async function expectRight({ options, says, counts = {} }: Mode): Promise<void> {
+async function expectRight(_: string, { options, says, counts = {} }: Mode): Promise<void> {
   const { stdout, stderr, status } = await ask(options.split(' '));
 
   expect({ stdout, status }, stderr).toEqual({ stdout: answers, status: 0 });
@@ -48,139 +47,151 @@ async function expectRight({ options, says, counts = {} }: Mode): Promise<void> 
   expectConsistent(stats);
 }
 
+/** A title has room for all options only when they are an argument of their own. */
+function titled(modes: readonly Mode[]): (readonly [string, Mode])[] {
+  return modes.map((mode) => [mode.options, mode]);
+}
+
 const some: unknown = expect.toSatisfy((count: number) => count > 0, 'more than 0');
 
 describe('on the CPU', () => {
-  it.each<Mode>([
-    { options: '--cpu', says: /mapped model/ },
-    { options: '--cpu --no-mmap', says: /resident model/ },
-    {
-      options: '--cpu --ssd-streaming --ssd-streaming-cache-experts 2',
-      says: /expert cache: 2 experts .* in main memory, because --ssd-streaming-cache-experts 2/,
-      counts: { experts: { slots: 2, slotsUsed: 2, misses: some, evictions: some } },
-    },
-    {
-      options: '--cpu --ssd-streaming --ssd-streaming-cache-experts 13',
-      says: /expert cache: 13 experts/,
-      counts: { experts: { slots: 13, deviceHits: some, misses: some, transit: some } },
-    },
-    {
-      options: '--cpu --ssd-streaming --ssd-streaming-cache-experts 13 --direct-io',
-      says: /expert cache: 13 experts/,
-      counts: { experts: { slots: 13 }, files: { readBytes: some } },
-    },
-    {
-      options: '--cpu --ssd-streaming --ssd-streaming-cache-experts 13 --expert-policy lfru',
-      says: /expert cache: 13 experts/,
-      counts: { experts: { slots: 13, evictions: some } },
-    },
-    {
-      options: '--cpu --ssd-streaming --ssd-streaming-cache-experts 1GB --mlock',
-      says: /expert cache: 48 experts .*every expert has a slot/,
-      counts: { experts: { slots: 48, evictions: 0 } },
-    },
-    {
-      options: '--cpu --ssd-streaming --ssd-streaming-cold',
-      says: /expert cache: 48 experts/,
-      counts: { experts: { slots: 48, evictions: 0, transit: 0 } },
-    },
-  ])('the answers are right with $options', expectRight);
+  it.each(
+    titled([
+      { options: '--cpu', says: /mapped model/ },
+      { options: '--cpu --no-mmap', says: /resident model/ },
+      {
+        options: '--cpu --ssd-streaming --ssd-streaming-cache-experts 2',
+        says: /expert cache: 2 experts .* in main memory, because --ssd-streaming-cache-experts 2/,
+        counts: { experts: { slots: 2, slotsUsed: 2, misses: some, evictions: some } },
+      },
+      {
+        options: '--cpu --ssd-streaming --ssd-streaming-cache-experts 13',
+        says: /expert cache: 13 experts/,
+        counts: { experts: { slots: 13, deviceHits: some, misses: some, transit: some } },
+      },
+      {
+        options: '--cpu --ssd-streaming --ssd-streaming-cache-experts 13 --direct-io',
+        says: /expert cache: 13 experts/,
+        counts: { experts: { slots: 13 }, files: { readBytes: some } },
+      },
+      {
+        options: '--cpu --ssd-streaming --ssd-streaming-cache-experts 13 --expert-policy lfru',
+        says: /expert cache: 13 experts/,
+        counts: { experts: { slots: 13, evictions: some } },
+      },
+      {
+        options: '--cpu --ssd-streaming --ssd-streaming-cache-experts 1GB --mlock',
+        says: /expert cache: 48 experts .*every expert has a slot/,
+        counts: { experts: { slots: 48, evictions: 0 } },
+      },
+      {
+        options: '--cpu --ssd-streaming --ssd-streaming-cold',
+        says: /expert cache: 48 experts/,
+        counts: { experts: { slots: 48, evictions: 0, transit: 0 } },
+      },
+    ]),
+  )('the answers are right with %s', expectRight);
 });
 
 // A budget is what is free less 2 GiB, less 512 MiB that nobody counts.
-describe.skipIf(!existsSync(resolve('build/sim/libds4-sim.so')))('on a simulated GPU', () => {
-  it.each<Mode>([
-    {
-      options: '--sim vram=24,ram=64',
-      says: /weights: all 11\.72 MiB go into GPU memory, because they fit/,
-      counts: { simulation: { mappedReadBytes: 0 } },
-    },
-    {
-      options: '--sim vram=24,ram=64 --check-tensors --direct-io',
-      says: /weights: all 11\.72 MiB go into GPU memory/,
-    },
-    {
-      options: '--sim vram=2.62,ram=64 --gpu-resident',
-      says: /weights: all 11\.72 MiB go into GPU memory, because --gpu-resident asks for it/,
-      counts: { simulation: { mappedReadBytes: 0 } },
-    },
-    {
-      options: '--backend sim --sim vram=2.6,ram=64',
-      says: /5\.06 MiB of experts stay in main memory and are read over the bus, those in frequent use copied/,
-      counts: { experts: { slots: 12, deviceHits: some, hostHits: some, promotions: some } },
-    },
-    {
-      options: '--sim vram=2.6,ram=64 --expert-policy lfru',
-      says: /those in frequent use copied/,
-      counts: { experts: { slots: 12, promotions: some } },
-    },
-    {
-      options: '--sim vram=2.595,ram=64',
-      says: /of the 6\.66 MiB of weights outside the experts do not fit into GPU memory/,
-      counts: { experts: { slots: 0, deviceHits: 0 } },
-    },
-    {
-      options: '--sim vram=24,ram=64 --no-gpu-resident',
-      says: /read over the bus at each use, which is slow, because --no-gpu-resident/,
-      counts: { experts: { hostHits: some, deviceHits: 0 }, simulation: { mappedReadBytes: some } },
-    },
-    {
-      options: '--sim vram=24,ram=64 --no-gpu-resident --mlock --check-tensors',
-      says: /SIM registered .* model mapping for device access/,
-    },
-    {
-      options: '--sim vram=24,ram=64 --no-gpu-resident --no-mmap',
-      says: /they are read into pinned memory of our own/,
-      counts: { experts: { hostHits: some } },
-    },
-    {
-      options: '--sim vram=2.6,ram=0.03',
-      says: /experts are read from the file when they are needed, because .*main memory cannot hold them pinned either/,
-      counts: { experts: { misses: some } },
-    },
-    {
-      options: '--sim vram=24,ram=64 --ssd-streaming',
-      says: /expert cache: 48 experts .* in GPU memory/,
-      counts: { experts: { slots: 48, evictions: 0, transit: 0 } },
-    },
-    {
-      options:
-        '--sim vram=24,ram=64 --ssd-streaming --ssd-streaming-cache-experts 6 --host-expert-cache 0.001',
-      says: /expert cache: 6 experts .* in GPU memory/,
-      counts: { experts: { slots: 6, hostPlaces: 9, hostHits: some, misses: some } },
-    },
-    {
-      options:
-        '--sim vram=24,ram=64 --ssd-streaming --ssd-streaming-cache-experts 2 --host-expert-cache 0 --direct-io',
-      says: /expert cache: 2 experts/,
-      counts: { experts: { slots: 2, hostPlaces: 0, hostHits: 0, evictions: some } },
-    },
-    ...[1, 2, 8].map((count) => ({
-      options: `--sim vram=24,ram=64 --weight-paging --weight-paging-slots ${count}`,
-      says: new RegExp(`6 layers take turns in ${Math.min(count, 6)} slots?`),
-      counts: { pages: { loads: some, hits: count === 1 ? 0 : some } },
-    })),
-    {
-      options: '--sim vram=24,ram=64 --weight-paging --weight-paging-slots 3 --ssd-streaming',
-      says: /6 layers take turns in 3 slots/,
-      counts: { pages: { loads: some }, experts: { misses: some } },
-    },
-    {
-      options: '--sim vram=24,ram=64,kind=integrated',
-      says: /SIM backend initialized on simulated integrated GPU/,
-    },
-    {
-      options: '--sim vram=24,ram=64,kind=integrated --no-gpu-resident',
-      says: /experts are used in place, because --no-gpu-resident was given/,
-      counts: { experts: { hostHits: some, deviceHits: 0 } },
-    },
-    {
-      options:
-        '--sim vram=24,ram=64,kind=integrated --ssd-streaming --ssd-streaming-cache-experts 13',
-      says: /expert cache: 13 experts/,
-      counts: { experts: { slots: 13, hostPlaces: 0, misses: some } },
-    },
-  ])('the answers are right with $options', expectRight);
+describe('on a simulated GPU', () => {
+  it.each(
+    titled([
+      {
+        options: '--sim vram=24,ram=64',
+        says: /weights: all 11\.72 MiB go into GPU memory, because they fit/,
+        counts: { simulation: { mappedReadBytes: 0 } },
+      },
+      {
+        options: '--sim vram=24,ram=64 --check-tensors --direct-io',
+        says: /weights: all 11\.72 MiB go into GPU memory/,
+      },
+      {
+        options: '--sim vram=2.62,ram=64 --gpu-resident',
+        says: /weights: all 11\.72 MiB go into GPU memory, because --gpu-resident asks for it/,
+        counts: { simulation: { mappedReadBytes: 0 } },
+      },
+      {
+        options: '--backend sim --sim vram=2.6,ram=64',
+        says: /5\.06 MiB of experts stay in main memory and are read over the bus, those in frequent use copied/,
+        counts: { experts: { slots: 12, deviceHits: some, hostHits: some, promotions: some } },
+      },
+      {
+        options: '--sim vram=2.6,ram=64 --expert-policy lfru',
+        says: /those in frequent use copied/,
+        counts: { experts: { slots: 12, promotions: some } },
+      },
+      {
+        options: '--sim vram=2.595,ram=64',
+        says: /of the 6\.66 MiB of weights outside the experts do not fit into GPU memory/,
+        counts: { experts: { slots: 0, deviceHits: 0 } },
+      },
+      {
+        options: '--sim vram=24,ram=64 --no-gpu-resident',
+        says: /read over the bus at each use, which is slow, because --no-gpu-resident/,
+        counts: {
+          experts: { hostHits: some, deviceHits: 0 },
+          simulation: { mappedReadBytes: some },
+        },
+      },
+      {
+        options: '--sim vram=24,ram=64 --no-gpu-resident --mlock --check-tensors',
+        says: /SIM registered .* model mapping for device access/,
+      },
+      {
+        options: '--sim vram=24,ram=64 --no-gpu-resident --no-mmap',
+        says: /they are read into pinned memory of our own/,
+        counts: { experts: { hostHits: some } },
+      },
+      {
+        options: '--sim vram=2.6,ram=0.03',
+        says: /experts are read from the file when they are needed, because .*main memory cannot hold them pinned either/,
+        counts: { experts: { misses: some } },
+      },
+      {
+        options: '--sim vram=24,ram=64 --ssd-streaming',
+        says: /expert cache: 48 experts .* in GPU memory/,
+        counts: { experts: { slots: 48, evictions: 0, transit: 0 } },
+      },
+      {
+        options:
+          '--sim vram=24,ram=64 --ssd-streaming --ssd-streaming-cache-experts 6 --host-expert-cache 0.001',
+        says: /expert cache: 6 experts .* in GPU memory/,
+        counts: { experts: { slots: 6, hostPlaces: 9, hostHits: some, misses: some } },
+      },
+      {
+        options:
+          '--sim vram=24,ram=64 --ssd-streaming --ssd-streaming-cache-experts 2 --host-expert-cache 0 --direct-io',
+        says: /expert cache: 2 experts/,
+        counts: { experts: { slots: 2, hostPlaces: 0, hostHits: 0, evictions: some } },
+      },
+      ...[1, 2, 8].map((count) => ({
+        options: `--sim vram=24,ram=64 --weight-paging --weight-paging-slots ${count}`,
+        says: new RegExp(`6 layers take turns in ${Math.min(count, 6)} slots?`),
+        counts: { pages: { loads: some, hits: some, prefetched: count === 8 ? 0 : some } },
+      })),
+      {
+        options: '--sim vram=24,ram=64 --weight-paging --weight-paging-slots 3 --ssd-streaming',
+        says: /6 layers take turns in 3 slots/,
+        counts: { pages: { loads: some }, experts: { misses: some } },
+      },
+      {
+        options: '--sim vram=24,ram=64,kind=integrated',
+        says: /SIM backend initialized on simulated integrated GPU/,
+      },
+      {
+        options: '--sim vram=24,ram=64,kind=integrated --no-gpu-resident',
+        says: /experts are used in place, because --no-gpu-resident was given/,
+        counts: { experts: { hostHits: some, deviceHits: 0 } },
+      },
+      {
+        options:
+          '--sim vram=24,ram=64,kind=integrated --ssd-streaming --ssd-streaming-cache-experts 13',
+        says: /expert cache: 13 experts/,
+        counts: { experts: { slots: 13, hostPlaces: 0, misses: some } },
+      },
+    ]),
+  )('the answers are right with %s', expectRight);
 });
 
 describe('counters', () => {
@@ -215,6 +226,26 @@ describe('counters', () => {
     expect(stderr).toMatch(/^ds4: read from the file +[0-9.]+ [KM]iB +[0-9.]+ [KM]iB a token/m);
     expect(stderr).not.toContain('simulated');
     expect(status).toBe(0);
+  });
+});
+
+describe('--perplexity-file', () => {
+  it('gives the same line wherever the experts are', async () => {
+    const text = folder.file('text', needle(2, 12).prompt);
+    const score = (lock: string, options: string): Promise<Outcome> =>
+      run(folder, [...options.split(' '), '--perplexity-file', text, '-c', '512', '-q'], {
+        env: { DS4_LOCK_FILE: folder.file(lock) },
+      });
+
+    const [plain, streamed, simulated] = await Promise.all([
+      score('lock-plain', '--cpu'),
+      score('lock-streamed', '--cpu --ssd-streaming --ssd-streaming-cache-experts 4'),
+      score('lock-simulated', '--sim vram=24,ram=64 --no-gpu-resident'),
+    ]);
+
+    expect(plain.stdout).not.toBe('');
+    expect(streamed.stdout).toBe(plain.stdout);
+    expect(simulated.stdout).toBe(plain.stdout);
   });
 });
 

@@ -165,6 +165,16 @@ function apart(description: typeof embedded): Named[] {
   ];
 }
 
+/** The emulated card takes its time; these reach every path that has kernels or copies of its own. */
+const telling = new Set([
+  'copies of the experts in pinned memory',
+  "one token's experts in slots",
+  "streaming with one token's experts",
+  'streaming with a second tier in host memory',
+  '2 page slots',
+  'little device memory for other weights',
+]);
+
 describe.each([
   {
     backend: 'cpu',
@@ -188,9 +198,9 @@ describe.each([
   {
     backend: 'cuda',
     description: fixture,
-    course: { chunks: [9], decode: 5 },
+    course: { chunks: [5], decode: 4 },
     reference: { placement: 'resident' },
-    modes: apart(fixture),
+    modes: apart(fixture).filter(({ name }) => telling.has(name)),
   },
 ] as const satisfies readonly {
   backend: BackendName;
@@ -204,6 +214,7 @@ describe.each([
     async () => {
       const want = await logitsOf(description, backend, course, reference);
 
+      expect(modes.length).toBeGreaterThan(5);
       for (const { name, mode } of modes) {
         const got = await logitsOf(description, backend, course, mode);
         expect(got.logits.equals(want.logits), name).toBe(true);

@@ -91,7 +91,7 @@ build/cuda/ds4-memory-limits: bench/memory/link.cu
 build/cuda/ds4-gpu-limits build/cuda/ds4-memory-limits: bench/gpu/rates.h native/backend/gpu/gpu.h $(GPU_MAKE) | nvcc compiler
 	@mkdir -p $(@D)
 	@echo "nvcc $(filter %.cu,$^)"
-	@$(NVCC) $(CUDA_FLAGS) -Xcompiler -pthread -cudart static -o $@ $(filter %.cu,$^)
+	@$(NVCC) $(CUDA_FLAGS) -cudart static -o $@ $(filter %.cu,$^)
 
 gpu-limits: build/cuda/ds4-gpu-limits ## build the program that measures what the card allows, for bench/gpu
 

@@ -179,7 +179,7 @@ describe('a refusal', () => {
   test('names what the session needs, and the context that fits', () => {
     const message = refusal(() => plan(card(6), {}, { context: 1_000_000 }));
 
-    expect(message).toMatch(/cuda device 0 .*1000000.*need .*can be used/);
+    expect(message).toMatch(/cuda device 0 .*1000000.*needs .*can be used/);
     expect(message).toContain('--cpu');
     const fitting = Number(/--ctx (\d+)/.exec(message)?.[1]);
     expect(plan(card(6), {}, { context: fitting }).context).toBe(fitting);
