@@ -18,6 +18,16 @@ import { blockTypes, tensorBytes, writeGguf } from '../../test/support/gguf-writ
 import type { BlockType } from '../../test/support/gguf-writer.js';
 import { Noise } from './noise.js';
 
+/** This file once more, as a thread. A thread knows nothing of the loader that lets Node read TypeScript. */
+function openWorker(data: unknown): Worker {
+  const file = import.meta.url;
+  if (!file.endsWith('.ts')) {
+    return new Worker(new URL(file), { workerData: data });
+  }
+  const start = `import('tsx/esm/api').then(({ register }) => { register(); return import('${file}'); })`;
+  return new Worker(start, { eval: true, workerData: data });
+}
+
 /** One tensor, or a slab of one. */
 interface Slab {
   readonly type: BlockType;
@@ -218,9 +228,7 @@ async function main(): Promise<void> {
       { length: Number(values.threads) },
       () =>
         new Promise<void>((resolve, reject) => {
-          const worker = new Worker(new URL(import.meta.url), {
-            workerData: { path, next, slabs },
-          });
+          const worker = openWorker({ path, next, slabs });
           worker.once('message', () => {
             resolve();
           });

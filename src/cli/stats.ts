@@ -61,7 +61,7 @@ function expertRows({ experts }: TelemetrySnapshot): Row[] {
     part('  in main memory', experts.hostHits),
     part('  on the way', experts.inFlightHits),
     part('  missed', experts.misses),
-    part('  missed, used once and given up', experts.transit),
+    count('read, used once and given up', experts.transit),
     count('layers wanted as a whole', experts.layerLoads),
     count('evictions', experts.evictions),
     count('promotions', experts.promotions),

@@ -47,12 +47,15 @@ function withBestChunk(
     return undefined;
   }
   const isNamed = request.experts?.cache !== undefined;
+  // Otherwise the larger batch would read the same experts again and again.
+  const fairTransit = Math.min(parts.expertsPerLayer * parts.slot, least.transitBytes);
   const perToken = Math.min(parts.expertCount, parts.used * parts.layers.length);
   let atMost = Infinity;
   for (const [index, chunk] of sessions.chunks.entries()) {
     const fair = isNamed ? least.slots : perToken / 2 ** (index + halvingsOf(request));
     const sizes = chunk === smallestChunk ? undefined : sizesFor(chunk, atMost);
-    if (sizes !== undefined && sizes.slots >= Math.floor(fair)) {
+    const hasTransit = !isNamed || (sizes?.transitBytes ?? 0) >= fairTransit;
+    if (sizes !== undefined && sizes.slots >= Math.floor(fair) && hasTransit) {
       return { chunk, sizes };
     }
     if (chunk !== smallestChunk) {
@@ -236,16 +239,16 @@ export function cacheReasons({ place, experts }: Placed): PlanReason[] {
   const { slots, slotBytes, transitBytes, hostBytes, expertBytes, boundBy } = experts;
   const reasons: PlanReason[] = [];
   if (place === 'streamExperts' || slots > 0) {
+    const transit =
+      place === 'streamExperts'
+        ? `; and ${gib(transitBytes)} for ${pluralExperts(transitBytes / expertBytes)} that a prompt needs only once`
+        : '';
     reasons.push({
       kind: place === 'streamExperts' ? 'headline' : 'note',
-      text: `expert cache: ${pluralExperts(slots)} (${gib(slotBytes)}) in GPU memory, because ${boundBy}`,
+      text: `expert cache: ${pluralExperts(slots)} (${gib(slotBytes)}) in GPU memory, because ${boundBy}${transit}`,
     });
   }
   if (place === 'streamExperts') {
-    reasons.push({
-      kind: 'note',
-      text: `experts in transit: ${gib(transitBytes)} of GPU memory, ${pluralExperts(transitBytes / expertBytes)}`,
-    });
     reasons.push({
       kind: 'note',
       text:

@@ -52,9 +52,10 @@ function weightReasons(
       },
       {
         kind: 'headline',
-        text: `expert cache: ${slots} experts (${gib(slotBytes)}) in main memory, because ${boundBy}`,
+        text:
+          `expert cache: ${slots} experts (${gib(slotBytes)}) in main memory, because ${boundBy}; ` +
+          `and ${gib(transitBytes)} for those that a prompt needs only once`,
       },
-      { kind: 'note', text: `experts in transit: ${gib(transitBytes)}` },
       ...cache.reasons,
     );
   } else if (source === 'mmap' && bytes > memoryAvailable) {

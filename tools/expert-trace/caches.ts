@@ -9,18 +9,29 @@ export interface Lookup {
   readonly isBatch: boolean;
   /** What the same layer of the same evaluation wants: none of it may leave. */
   readonly together: ReadonlySet<number>;
+  /** All experts of the next layer, if the batch is so large that they are read ahead, else none. */
+  readonly ahead: readonly number[];
 }
+
+/** A batch of so many choices for each expert of a layer needs nearly all of them. */
+const choicesForAll = 2;
 
 /** The lookups of a trace in order. Experts of different layers are different keys. */
 export function lookupsOf(trace: Trace): Lookup[] {
+  const { layerCount, expertCount, usedCount } = trace;
   const lookups: Lookup[] = [];
   let token = 0;
   for (const { tokens, layers } of trace.evaluations) {
+    const needsAll = tokens > 1 && tokens * usedCount >= choicesForAll * expertCount;
     for (const { layer, experts } of layers) {
-      const keys = experts.map((expert) => layer * trace.expertCount + expert);
+      const ahead =
+        needsAll && layer + 1 < layerCount
+          ? Array.from({ length: expertCount }, (_, expert) => (layer + 1) * expertCount + expert)
+          : [];
+      const keys = experts.map((expert) => layer * expertCount + expert);
       const together = new Set(keys);
       for (const key of keys) {
-        lookups.push({ key, token, isBatch: tokens > 1, together });
+        lookups.push({ key, token, isBatch: tokens > 1, together, ahead });
       }
     }
     token += tokens;
@@ -37,18 +48,56 @@ export interface Outcome {
   readonly decodeHits: number;
 }
 
-/** Finds the key (and brings it in, if its policy wants that). */
-type Find = (lookup: Lookup, index: number) => boolean;
+/** What a policy makes of one lookup. */
+interface Cache {
+  holds(key: number): boolean;
+  /** The key is held and is used. */
+  use(lookup: Lookup, index: number): void;
+  /** The key is not held; it may come in. */
+  miss(lookup: Lookup, index: number): void;
+  /** Free slots, where whole layers may come in ahead of their use. */
+  readonly free?: () => number;
+}
 
-function count(lookups: readonly Lookup[], find: Find): Outcome {
+/**
+ * Of what a layer wants, the engine first uses what is there and then brings in what is not. Free slots that can take all
+ * that the next layer lacks get it while a large batch computes this one; for that batch it is only on its way, not there.
+ */
+function count(lookups: readonly Lookup[], cache: Cache): Outcome {
   const outcome = { lookups: 0, hits: 0, decodeLookups: 0, decodeHits: 0 };
-  lookups.forEach((lookup, index) => {
-    const hit = find(lookup, index) ? 1 : 0;
-    const decode = lookup.isBatch ? 0 : 1;
+  const tally = ({ isBatch }: Lookup, hit: number): void => {
+    const decode = isBatch ? 0 : 1;
     outcome.lookups += 1;
     outcome.hits += hit;
     outcome.decodeLookups += decode;
     outcome.decodeHits += hit * decode;
+  };
+  const lastUse = new Map<number, number>();
+  let arriving: readonly number[] = [];
+  let missed: (readonly [Lookup, number])[] = [];
+  lookups.forEach((lookup, index) => {
+    if (cache.holds(lookup.key)) {
+      tally(lookup, 1);
+      cache.use(lookup, index);
+    } else {
+      tally(lookup, 0);
+      missed.push([lookup, index]);
+    }
+    lastUse.set(lookup.key, lookup.token);
+    if (lookups[index + 1]?.together === lookup.together) {
+      return;
+    }
+    for (const key of arriving) {
+      cache.miss({ ...lookup, key, token: lastUse.get(key) ?? -1 }, index);
+    }
+    for (const late of missed) {
+      if (!arriving.includes(late[0].key)) {
+        cache.miss(...late);
+      }
+    }
+    const absent = lookup.ahead.filter((key) => !cache.holds(key));
+    arriving = absent.length <= (cache.free?.() ?? 0) ? absent : [];
+    missed = [];
   });
   return outcome;
 }
@@ -65,17 +114,23 @@ export function replayLru(lookups: readonly Lookup[], capacity: number): Outcome
     }
     return undefined;
   };
-  return count(lookups, ({ key, isBatch, together }) => {
-    const isHit = held.delete(key);
-    if (!isHit && held.size >= capacity) {
-      const leaves = isBatch ? undefined : victim(together);
-      if (leaves === undefined) {
-        return false;
+  return count(lookups, {
+    free: () => capacity - held.size,
+    holds: (key) => held.has(key),
+    use: ({ key }) => {
+      held.delete(key);
+      held.set(key, true);
+    },
+    miss: ({ key, isBatch, together }) => {
+      if (held.size >= capacity) {
+        const leaves = isBatch ? undefined : victim(together);
+        if (leaves === undefined) {
+          return;
+        }
+        held.delete(leaves);
       }
-      held.delete(leaves);
-    }
-    held.set(key, true);
-    return isHit;
+      held.set(key, true);
+    },
   });
 }
 
@@ -89,7 +144,9 @@ const tokensUntilHalf = 1024;
 export function replayLfru(lookups: readonly Lookup[], capacity: number): Outcome {
   const slots: { key: number; score: number; uses: number; token: number }[] = [];
   const slotOf = new Map<number, number>();
-  const touch = (slot: number, key: number, token: number, usesBefore: number): void => {
+  const touch = (slot: number, { key, token: before }: Lookup, usesBefore: number): void => {
+    // The engine counts from 1.
+    const token = before + 1;
     const uses = usesBefore + 1;
     slots[slot] = { key, uses, token, score: token + tokensPerDoubling * Math.log2(1 + uses) };
     slotOf.set(key, slot);
@@ -105,26 +162,28 @@ export function replayLfru(lookups: readonly Lookup[], capacity: number): Outcom
     });
     return found;
   };
-  return count(lookups, ({ key, token, isBatch, together }) => {
-    const slot = slotOf.get(key);
-    const known = slot === undefined ? undefined : slots[slot];
-    if (slot !== undefined && known !== undefined) {
+  return count(lookups, {
+    free: () => capacity - slots.length,
+    holds: (key) => slotOf.has(key),
+    use: (lookup) => {
+      const slot = slotOf.get(lookup.key) ?? -1;
+      const { token, uses } = slots[slot] ?? { token: 0, uses: 0 };
       const halvings =
-        Math.floor(token / tokensUntilHalf) - Math.floor(known.token / tokensUntilHalf);
-      touch(slot, key, token, Math.floor(known.uses / 2 ** halvings));
-      return true;
-    }
-    if (slots.length < capacity) {
-      touch(slots.length, key, token, 0);
-      return false;
-    }
-    const leaves = isBatch ? undefined : victim(together);
-    const leaving = leaves === undefined ? undefined : slots[leaves];
-    if (leaves !== undefined && leaving !== undefined) {
-      slotOf.delete(leaving.key);
-      touch(leaves, key, token, 0);
-    }
-    return false;
+        Math.floor((lookup.token + 1) / tokensUntilHalf) - Math.floor(token / tokensUntilHalf);
+      touch(slot, lookup, Math.floor(uses / 2 ** halvings));
+    },
+    miss: (lookup) => {
+      if (slots.length < capacity) {
+        touch(slots.length, lookup, 0);
+        return;
+      }
+      const leaves = lookup.isBatch ? undefined : victim(lookup.together);
+      const leaving = leaves === undefined ? undefined : slots[leaves];
+      if (leaves !== undefined && leaving !== undefined) {
+        slotOf.delete(leaving.key);
+        touch(leaves, lookup, 0);
+      }
+    },
   });
 }
 
@@ -140,18 +199,20 @@ export function replayPinned(lookups: readonly Lookup[], capacity: number): Outc
   const hottest = [...uses].sort(([, left], [, right]) => right - left).slice(0, capacity);
   const pinned = new Set(hottest.map(([key]) => key));
   const held = new Set<number>();
-  return count(lookups, ({ key }) => {
-    const isHit = held.has(key);
-    if (pinned.has(key)) {
-      held.add(key);
-    }
-    return isHit;
+  return count(lookups, {
+    holds: (key) => held.has(key),
+    use: () => undefined,
+    miss: ({ key }) => {
+      if (pinned.has(key)) {
+        held.add(key);
+      }
+    },
   });
 }
 
 /**
  * What nobody can beat, because it knows the future: of what is held and what comes, that leaves which is wanted again
- * last. Unlike the engine it may evict in a batch, and what comes may be what leaves.
+ * last. Unlike the engine it may evict in a batch, what comes may be what leaves, and nothing comes before it is wanted.
  */
 export function replayBelady(lookups: readonly Lookup[], capacity: number): Outcome {
   const nextUse = new Float64Array(lookups.length);
@@ -162,8 +223,7 @@ export function replayBelady(lookups: readonly Lookup[], capacity: number): Outc
     later.set(key, index);
   }
   const held = new Map<number, number>();
-  return count(lookups, ({ key }, index) => {
-    const isHit = held.has(key);
+  const keep = ({ key }: Lookup, index: number): void => {
     held.set(key, nextUse[index] ?? Infinity);
     if (held.size > capacity) {
       let [leaves, latest] = [key, -1];
@@ -174,8 +234,8 @@ export function replayBelady(lookups: readonly Lookup[], capacity: number): Outc
       }
       held.delete(leaves);
     }
-    return isHit;
-  });
+  };
+  return count(lookups, { holds: (key) => held.has(key), use: keep, miss: keep });
 }
 
 export const policies = {

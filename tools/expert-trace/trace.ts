@@ -10,10 +10,12 @@ export interface Evaluation {
 export interface Trace {
   readonly layerCount: number;
   readonly expertCount: number;
+  /** Experts that a token uses in a layer. */
+  readonly usedCount: number;
   readonly evaluations: readonly Evaluation[];
 }
 
-const header = /^ds4-expert-trace 1 layers=([0-9]+) experts=([0-9]+) used=[0-9]+$/;
+const header = /^ds4-expert-trace 1 layers=([0-9]+) experts=([0-9]+) used=([0-9]+)$/;
 const evaluation = /^eval ([0-9]+)$/;
 const choice = /^[0-9]+ ([0-9]+) ([0-9]+(?:,[0-9]+)*)$/;
 
@@ -24,11 +26,15 @@ const choice = /^[0-9]+ ([0-9]+) ([0-9]+(?:,[0-9]+)*)$/;
  */
 export function parseTrace(text: string): Trace {
   const [first = '', ...lines] = text.slice(0, text.lastIndexOf('\n') + 1).split('\n');
-  const [, layers, experts] = header.exec(first) ?? [];
-  if (layers === undefined || experts === undefined) {
+  const [, layers, experts, used] = header.exec(first) ?? [];
+  if (layers === undefined || experts === undefined || used === undefined) {
     throw new Error('line 1: this is no expert trace of version 1');
   }
-  const trace = { layerCount: Number(layers), expertCount: Number(experts) };
+  const trace = {
+    layerCount: Number(layers),
+    expertCount: Number(experts),
+    usedCount: Number(used),
+  };
   const evaluations: { tokens: number; layers: Map<number, Set<number>> }[] = [];
   lines.slice(0, -1).forEach((line, index) => {
     const [, tokens] = evaluation.exec(line) ?? [];

@@ -16,7 +16,7 @@ import type { Evaluation } from '../../../tools/expert-trace/trace.js';
 const header = 'ds4-expert-trace 1 layers=4 experts=16 used=2\n';
 
 function lookups(evaluations: readonly Evaluation[]): Lookup[] {
-  return lookupsOf({ layerCount: 4, expertCount: 16, evaluations });
+  return lookupsOf({ layerCount: 4, expertCount: 16, usedCount: 2, evaluations });
 }
 
 /** One token of one layer each. */
@@ -86,6 +86,11 @@ describe('LRU', () => {
     expect(replayLru(decoded([1, 2], [3, 1], [1, 3]), 2).hits).toBe(3);
   });
 
+  it('uses what is there before it brings in the rest, as the engine does', () => {
+    // Of 3 and 1 the one that was there counts as used first, so 4 puts 1 out and 3 stays.
+    expect(replayLru(decoded([1], [2], [3, 1], [4], [3]), 2).hits).toBe(2);
+  });
+
   it('keeps what it has when the layer wants more than there are slots', () => {
     expect(replayLru(decoded([1, 2, 3], [1, 2, 3]), 2).hits).toBe(2);
   });
@@ -102,6 +107,41 @@ describe('LRU', () => {
     );
 
     expect(outcome).toEqual({ lookups: 7, hits: 2, decodeLookups: 4, decodeHits: 2 });
+  });
+});
+
+describe('layers that are read ahead', () => {
+  const large = (layers: number[][]): Evaluation => ({
+    tokens: 16,
+    layers: layers.map((experts, layer) => ({ layer, experts })),
+  });
+  const then = (layer: number, experts: number[]): Evaluation => ({
+    tokens: 1,
+    layers: [{ layer, experts }],
+  });
+
+  it.each(['LRU', 'LFRU'] as const)('take free slots of %s with all that they lack', (name) => {
+    const trace = lookups([large([[1, 2], [3]]), then(1, [3, 9]), then(2, [4])]);
+
+    // Nothing is there for the batch itself; of layer 1 all is there afterwards, and layer 2 finds no room.
+    expect(policies[name](trace, 18)).toMatchObject({ hits: 2, decodeHits: 2 });
+    // One slot less, and only what was wanted comes in.
+    expect(policies[name](trace, 17)).toMatchObject({ hits: 1, decodeHits: 1 });
+  });
+
+  it('are none for a batch that needs few experts, and none behind the last layer', () => {
+    const [few] = lookups([{ ...large([[1]]), tokens: 15 }]);
+    const many = lookups([large([[1], [2], [3], [4]])]);
+
+    expect(few?.ahead).toEqual([]);
+    expect(many.map(({ ahead }) => ahead[0])).toEqual([16, 32, 48, undefined]);
+  });
+
+  it('count as used when they were wanted before, and leave first when they never were', () => {
+    const fill = [large([[0], [0]]), ...Array.from({ length: 15 }, (_, key) => then(0, [key]))];
+
+    // Slots: 0 of layer 0 and all of layer 1. 14 misses put out what nobody wanted, and not the first of layer 1.
+    expect(replayLfru(lookups([...fill, then(1, [0])]), 17).hits).toBe(2);
   });
 });
 
