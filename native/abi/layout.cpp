@@ -111,6 +111,8 @@ constexpr uint32_t kSimulation[] = {
     DS4_AT(ds4_simulation, fail_call),
     DS4_AT(ds4_simulation, fail_count),
     DS4_AT(ds4_simulation, fail_at),
+    DS4_AT(ds4_simulation, device_count),
+    DS4_AT(ds4_simulation, reserved),
 };
 
 constexpr uint32_t kModelArgs[] = {
@@ -206,7 +208,7 @@ static_assert(pinned(kShape, {160, 0,  4,  8,  12, 16, 20, 24,  28,  32,  36,  4
                               72,  76, 80, 84, 88, 92, 96, 100, 104, 108, 112, 116, 120, 124, 128, 136, 144, 152}));
 static_assert(pinned(kLoadPlan, {128, 0,  4,  8,  12, 16, 20, 24, 28, 32,  36,  40,  44,  48,
                                  52,  56, 64, 68, 72, 80, 88, 96, 104, 108, 112, 116, 120, 124}));
-static_assert(pinned(kSimulation, {72, 0, 4, 8, 16, 24, 32, 40, 48, 52, 56, 60, 64}));
+static_assert(pinned(kSimulation, {80, 0, 4, 8, 16, 24, 32, 40, 48, 52, 56, 60, 64, 72, 76}));
 static_assert(pinned(kModelArgs, {64, 0, 4, 8, 12, 16, 24, 32, 40, 48, 56}));
 static_assert(pinned(kModelInfo, {48, 0, 4, 8, 12, 16, 24, 32, 40}));
 static_assert(pinned(kSessionArgs, {24, 0, 4, 8, 16, 20}));

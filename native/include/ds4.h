@@ -104,7 +104,10 @@ typedef struct ds4_simulation {
     uint32_t fail_call;         /* DS4_SIM_CALL_* */
     uint32_t fail_count;        /* so many uses fail in a row; 0: all from the first on */
     uint64_t fail_at;           /* the first use that fails, from 1 */
+    uint32_t device_count;      /* cards of this kind, each with memory of its own; 0: 1; at most DS4_SIM_MOST_DEVICES */
+    uint32_t reserved;
 } ds4_simulation;
+enum { DS4_SIM_MOST_DEVICES = 16 };
 
 /* What the next devices that the library opens are. DS4_E_UNSUPPORTED in libraries of real devices. */
 DS4_API ds4_status ds4_simulate(const ds4_simulation *machine, ds4_error *error);
@@ -132,7 +135,7 @@ enum {
     DS4_WORD_EXPERT_EVICTIONS = 13,
     DS4_WORD_EXPERT_PROMOTIONS = 14,    /* from host to device memory */
     DS4_WORD_EXPERT_DEMOTIONS = 15,     /* the ones that made room for them */
-    DS4_WORD_EXPERT_TRANSIT = 16,       /* misses that kept no place: they were used once and given up */
+    DS4_WORD_EXPERT_TRANSIT = 16,       /* reads that kept no place; a batch that is cut may repeat some */
     DS4_WORD_BUS_READ_BYTES = 17,       /* of experts in host memory, once for each evaluation that used them */
     DS4_WORD_LAYER_LOADS = 18,          /* layers of which a batch needed nearly all experts */
     DS4_WORD_FILE_READS = 19,

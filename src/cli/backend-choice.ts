@@ -6,8 +6,10 @@ import type { PlannedMachine, Settings, SimulatedMachine } from './settings.js';
 
 export interface BackendChoice {
   readonly backend: BackendName;
-  /** Of a GPU backend. */
+  /** Of a GPU backend; the first of several. */
   readonly device: DeviceInfo | undefined;
+  /** All devices that share the model, in the order in which they take its layers. */
+  readonly devices: readonly DeviceInfo[];
   /** The user named it, or asked for what only it has: another one is no answer. */
   readonly isAsked: boolean;
   /** Sentences about the choice: why, when nobody asked for this backend. */
@@ -55,7 +57,7 @@ export function simulationOf({
   const { simulation, backend, gpuDevices } = settings;
   const isFree =
     (backend === undefined || backend === 'sim') &&
-    gpuDevices === undefined &&
+    (backend === 'sim' || gpuDevices === undefined) &&
     !forbidsGpus(settings);
   return simulation ?? (isFree ? environment.simulation : undefined);
 }
@@ -118,6 +120,7 @@ function onCpu(settings: Settings, options: Partial<BackendChoice> = {}): Backen
   return {
     backend: 'cpu',
     device: undefined,
+    devices: [],
     isAsked: true,
     notes: [],
     ...options,
@@ -167,12 +170,12 @@ function withoutGpu(settings: Settings, by: string | undefined, tried: Tried[]):
   });
 }
 
-/** The one device that the options name, checked against what is there. */
-function chooseDevice(
+/** The devices that the options name, checked against what is there; without a name the first. */
+function chooseDevices(
   { gpuVram, gpuDevices }: Settings,
   backend: DeviceBackend,
   devices: readonly [DeviceInfo, ...DeviceInfo[]],
-): { device: DeviceInfo; notes: string[]; warnings: string[] } {
+): { devices: readonly DeviceInfo[]; notes: string[] } {
   const indices = devices.map(({ index }) => index);
   const budgets = gpuVram === 'auto' ? undefined : gpuVram?.length;
   for (const index of gpuDevices ?? []) {
@@ -183,29 +186,25 @@ function chooseDevice(
       );
     }
   }
-  if (gpuDevices === undefined && budgets !== undefined && budgets > devices.length) {
+  if (gpuDevices !== undefined) {
+    return {
+      devices: gpuDevices.flatMap((index) => devices.filter((device) => device.index === index)),
+      notes: [],
+    };
+  }
+  if (budgets !== undefined && budgets > devices.length) {
     throw new UsageError(
       `--gpu-vram has ${budgets} budgets, and ${backend} has ${devices.length} ${devices.length === 1 ? 'device' : 'devices'}`,
     );
   }
-  const count = gpuDevices?.length ?? budgets ?? 1;
-  if (count > 1) {
-    const option = gpuDevices === undefined ? '--gpu-vram' : '--gpu-devices';
-    throw new RunError(
-      `${option} names ${count} devices, and this build places a model on one GPU only; name one with --gpu-devices`,
-    );
+  if (gpuVram !== undefined) {
+    return { devices: devices.slice(0, budgets), notes: [] };
   }
-  const device = devices.find(({ index }) => index === gpuDevices?.[0]) ?? devices[0];
-  const isOneOfMany = gpuDevices === undefined && devices.length > 1;
+  const [first] = devices;
   const sentence =
-    `${backend} device ${device.index} of ${devices.length} is used, because this build places a model on one GPU only; ` +
-    '--gpu-devices names another';
-  return {
-    device,
-    notes: isOneOfMany && gpuVram !== 'auto' ? [sentence] : [],
-    // auto means every device, so this is less than what was asked for.
-    warnings: isOneOfMany && gpuVram === 'auto' ? [sentence] : [],
-  };
+    `${backend} device ${first.index} of ${devices.length} is used; ` +
+    '--gpu-devices names others, --gpu-vram auto takes all';
+  return { devices: [first], notes: devices.length > 1 ? [sentence] : [] };
 }
 
 /**
@@ -225,18 +224,18 @@ export function decideBackend(settings: Settings, probe: Probe): BackendChoice {
       tried.push({ backend, state });
       continue;
     }
-    const { device, notes, warnings } = chooseDevice(settings, backend, state.devices);
+    const { devices, notes } = chooseDevices(settings, backend, state.devices);
     const overridden = settings.backend === 'cpu' || settings.backend === 'metal';
     return {
       backend,
-      device,
+      device: devices[0],
+      devices,
       isAsked: wish.by !== undefined,
       notes,
       warnings: [
         ...(overridden
           ? [`${wish.by ?? ''} asks for a GPU: --backend ${settings.backend} has no effect`]
           : []),
-        ...warnings,
         ...withoutEffect(settings, backend),
       ],
     };
@@ -262,6 +261,7 @@ function plannedChoice(settings: Settings, machine: PlannedMachine): BackendChoi
   return {
     backend: backend === 'metal' ? 'cuda' : backend,
     device,
+    devices: [device],
     isAsked: true,
     notes: [],
     warnings: withoutEffect(settings, backend),

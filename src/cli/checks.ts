@@ -1,5 +1,5 @@
 import { RunError, UsageError } from './errors.js';
-import type { Diagnostic, Settings } from './settings.js';
+import type { Diagnostic, Settings, SimulatedMachine } from './settings.js';
 
 function checkImatrix(settings: Settings): void {
   if (settings.imatrixDataset !== undefined && settings.imatrixOut === undefined) {
@@ -118,11 +118,15 @@ function checkMemoryModes({ gpuResident, ssdStreaming, weightPaging }: Readonly<
   }
 }
 
+function devicesOf({ devices = 1 }: SimulatedMachine): number {
+  return devices;
+}
+
 function list(values: readonly number[]): string {
   return values.join(',');
 }
 
-/** A machine that is only described has one device, and nothing else says where to compute. */
+/** A machine that is only described has the devices that its description says, and nothing else says where to compute. */
 function checkDescribedMachine(settings: Readonly<Settings>): void {
   const { simulation, planFor, backend, gpuVram, gpuDevices } = settings;
   if (simulation !== undefined) {
@@ -145,17 +149,31 @@ function checkDescribedMachine(settings: Readonly<Settings>): void {
   if (gpuVram !== undefined && gpuVram !== 'auto' && gpuVram.length === 1 && gpuVram[0] === 0) {
     exclude(describedBy, '--gpu-vram 0', '0 means no GPU at all');
   }
-  if (gpuDevices !== undefined && (planFor !== undefined || list(gpuDevices) !== '0')) {
+  if (gpuDevices !== undefined && planFor !== undefined) {
     exclude(
       describedBy,
       `--gpu-devices ${list(gpuDevices)}`,
-      describedBy === '--sim'
-        ? 'the simulated machine has device 0 only'
-        : 'the machine that is planned for is described, not looked at',
+      'the machine that is planned for is described, not looked at',
     );
   }
-  if (gpuVram !== undefined && gpuVram !== 'auto' && gpuVram.length > 1) {
-    exclude(describedBy, `--gpu-vram ${list(gpuVram)}`, 'the machine has one GPU');
+  // Of DS4_SIM nothing is known yet; the devices themselves are asked later.
+  const count =
+    planFor !== undefined ? 1 : simulation === undefined ? Infinity : devicesOf(simulation);
+  if (gpuDevices?.some((index) => index >= count) === true) {
+    exclude(
+      describedBy,
+      `--gpu-devices ${list(gpuDevices)}`,
+      count === 1
+        ? 'the simulated machine has device 0 only'
+        : `the simulated machine has the devices 0..${count - 1}`,
+    );
+  }
+  if (gpuVram !== undefined && gpuVram !== 'auto' && gpuVram.length > count) {
+    exclude(
+      describedBy,
+      `--gpu-vram ${list(gpuVram)}`,
+      count === 1 ? 'the machine has one GPU' : `the machine has ${count} GPUs`,
+    );
   }
 }
 

@@ -2,6 +2,10 @@ import { DeviceError, NoMemoryError } from '../engine/index.js';
 import { failureText, isSameLoad, PlanError, stepOf } from '../plan/index.js';
 import type { LoadPlan, PlanFailure } from '../plan/index.js';
 
+export interface FailedPart {
+  readonly plan: LoadPlan;
+}
+
 /**
  * Plans, then loads. When memory or the device fails, the planner is asked again with what failed so far, until it has
  * nothing new; every other failure ends it. `load` leaves nothing behind when it fails.
@@ -13,6 +17,8 @@ export async function loadAsPlanned<Loaded>(steps: {
   /** About to load, for what is to be said about a plan that is really tried. */
   readonly announce?: (plan: LoadPlan) => void;
   readonly load: (plan: LoadPlan) => Promise<Loaded>;
+  /** Of a plan for several devices: which of its parts has just failed to load. */
+  readonly failed?: () => FailedPart | undefined;
 }): Promise<{ readonly plan: LoadPlan; readonly loaded: Loaded }> {
   const failures: PlanFailure[] = [];
   let plan = steps.plan(failures);
@@ -21,12 +27,19 @@ export async function loadAsPlanned<Loaded>(steps: {
     try {
       return { plan, loaded: await steps.load(plan) };
     } catch (thrown) {
-      const step = stepOf(plan);
+      const part = steps.failed?.();
+      const step = stepOf(part?.plan ?? plan);
       const isOfMemory = thrown instanceof NoMemoryError || thrown instanceof DeviceError;
       if (step === undefined || !isOfMemory) {
         throw thrown;
       }
-      failures.push({ step, reason: thrown.message });
+      failures.push({
+        step,
+        reason: thrown.message,
+        ...(part?.plan.backend === 'cpu' || part === undefined
+          ? {}
+          : { device: part.plan.device.index }),
+      });
       plan = planAgain(steps.plan, failures, plan, thrown);
     }
   }
@@ -39,7 +52,8 @@ function planAgain(
   failed: LoadPlan,
   thrown: NoMemoryError | DeviceError,
 ): LoadPlan {
-  const story = failures.map(failureText).join('; then ');
+  // Smaller and smaller caches often fail for the same reason.
+  const story = [...new Set(failures.map(failureText))].join('; then ');
   let next: LoadPlan;
   try {
     next = plan(failures);

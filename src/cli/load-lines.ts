@@ -8,17 +8,23 @@ import type { Settings } from './settings.js';
 
 const labels = { cuda: 'CUDA', rocm: 'ROCm', sim: 'SIM' } as const;
 
-/** `GPU config: 1 device [0] requested, budgets 40 GB; auto=false`, when placement was asked for. */
+/** `GPU config: 2 devices [0,1] requested, budgets 40,12 GB; auto=false`, when placement was asked for. */
 export function placementLine(
   { gpuVram, gpuDevices }: Readonly<Settings>,
-  device: DeviceInfo,
+  devices: readonly DeviceInfo[],
 ): string | undefined {
-  if (gpuVram === undefined && gpuDevices === undefined) {
+  if ((gpuVram === undefined && gpuDevices === undefined) || devices.length === 0) {
     return undefined;
   }
   const isAuto = gpuVram === undefined || gpuVram === 'auto';
-  const budgets = isAuto ? [Math.floor(automaticBudget(device.freeBytes) / 2 ** 30)] : gpuVram;
-  return `GPU config: 1 device [${device.index}] requested, budgets ${budgets.join()} GB; auto=${isAuto}`;
+  const budgets = isAuto
+    ? devices.map(({ freeBytes }) => Math.floor(automaticBudget(freeBytes) / 2 ** 30))
+    : gpuVram;
+  const indices = devices.map(({ index }) => index);
+  return (
+    `GPU config: ${devices.length} ${devices.length === 1 ? 'device' : 'devices'} [${indices.join()}] requested, ` +
+    `budgets ${budgets.join()} GB; auto=${isAuto}`
+  );
 }
 
 /** Before the weights go to a GPU. */
@@ -36,7 +42,7 @@ export function copyBegins(plan: GpuPlan, { name, arch, index }: DeviceInfo): st
 /** After it, with what it took. */
 export function copyEnded(plan: GpuPlan, info: EngineInfo, seconds: number): string[] {
   const label = labels[plan.backend];
-  const { place, experts } = plan.weights;
+  const { place, experts, pinCopies, pinnedBytes } = plan.weights;
   const size = formatBytes(info.deviceBytes);
   const rate = `${formatBytes(info.deviceBytes / Math.max(seconds, 1e-3))}/s`;
   if (place === 'device') {
@@ -46,8 +52,11 @@ export function copyEnded(plan: GpuPlan, info: EngineInfo, seconds: number): str
   }
   return [
     `${label} loading model tensors ${size} cached in ${seconds.toFixed(3)}s, ${rate}`,
-    ...(place === 'mappedExperts' || info.mappedBytes > 0
+    ...(info.mappedBytes > 0
       ? [`${label} registered ${formatBytes(info.mappedBytes)} model mapping for device access`]
+      : []),
+    ...(pinCopies
+      ? [`${label} pinned ${formatBytes(pinnedBytes)} of main memory for device access`]
       : []),
     ...(experts === undefined
       ? []
@@ -84,13 +93,21 @@ function weightItems(plan: LoadPlan): Item[] {
       ];
 }
 
-/** The sums, when everything is there. */
-export function memoryLine(plan: LoadPlan, sizes: SessionSizes): string {
+/** One item for each name, in the order in which they first appear. */
+function added(items: readonly Item[]): Item[] {
+  const sums = new Map<string, number>();
+  for (const { name, bytes } of items) {
+    sums.set(name, (sums.get(name) ?? 0) + bytes);
+  }
+  return [...sums].map(([name, bytes]) => ({ name, bytes }));
+}
+
+/** The sums over all parts of a model, when everything is there. */
+export function memoryLine(plans: readonly LoadPlan[], sizes: SessionSizes): string {
   const items = [
     { name: 'KV', bytes: sizes.kvBytes },
     { name: 'buffers', bytes: sizes.workspaceBytes + sizes.scratchBytes },
-    ...weightItems(plan),
-    ...cacheItems(plan),
+    ...added(plans.flatMap((plan) => [...weightItems(plan), ...cacheItems(plan)])),
   ];
   const sum = items.reduce((bytes, item) => bytes + item.bytes, 0);
   const text = items.map(({ name, bytes }) => `${name} ${formatBytes(bytes)}`).join(' + ');

@@ -1,13 +1,12 @@
 import { existsSync, statSync } from 'node:fs';
-import type { BackendName, Engine, EngineSession, Lock } from '../engine/index.js';
+import type { BackendName, EngineSession, Lock, ModelEngine } from '../engine/index.js';
 import type { ModelDescription } from '../model/index.js';
-import type { LoadPlan } from '../plan/index.js';
+import type { LoadPlan, SplitPlan } from '../plan/index.js';
 import { chooseBackend } from './backend-choice.js';
 import type { BackendChoice } from './backend-choice.js';
 import { RunError } from './errors.js';
 import { chooseModel } from './model-choice.js';
-import { plannedOptions } from './planned-options.js';
-import { drawsProgress, withProgress } from './progress.js';
+import type { Planned } from './planning.js';
 import type { Run } from './run.js';
 
 /** The model file, read and understood; nothing is loaded yet. */
@@ -18,8 +17,11 @@ export interface ModelFile {
 
 /** Everything that a run holds until its end. */
 export interface LoadedModel extends ModelFile {
-  readonly engine: Engine;
+  readonly engine: ModelEngine;
+  /** Of several devices, what all of them take together. */
   readonly plan: LoadPlan;
+  /** The parts, when several devices share the model. */
+  readonly split?: SplitPlan;
   /**
    * Another session of the same model; the caller closes it.
    *
@@ -59,9 +61,9 @@ async function announceBackend(run: Run): Promise<BackendChoice> {
   for (const note of choice.notes) {
     run.terminal.note(note);
   }
-  if (choice.device !== undefined) {
+  if (choice.devices.length > 0) {
     const { placementLine } = await import('./load-lines.js');
-    const line = placementLine(run.settings, choice.device);
+    const line = placementLine(run.settings, choice.devices);
     if (line !== undefined) {
       run.terminal.note(line);
     }
@@ -86,7 +88,11 @@ async function takeLock(run: Run, backend: BackendName): Promise<Lock> {
 }
 
 /** Says what the plan has decided, and which options it leaves without effect; nothing twice. */
-function announcePlan({ settings, terminal }: Run, plan: LoadPlan, said: Set<string>): void {
+function announcePlan(
+  { settings, terminal }: Run,
+  { plan, split }: Pick<Planned, 'plan' | 'split'>,
+  said: Set<string>,
+): void {
   const tell = (kind: 'warning' | 'headline' | 'note', text: string): void => {
     if (said.has(text) || kind === 'note') {
       return;
@@ -101,6 +107,10 @@ function announcePlan({ settings, terminal }: Run, plan: LoadPlan, said: Set<str
   for (const { kind, text } of plan.reasons) {
     tell(kind, text);
   }
+  // A part of the model on the processor is served by these options.
+  if (split?.parts.some((part) => part.plan.backend === 'cpu') === true) {
+    return;
+  }
   if (plan.backend !== 'cpu' && settings.threads !== undefined) {
     tell('warning', `--threads has no effect with the ${plan.backend} backend`);
   }
@@ -108,73 +118,6 @@ function announcePlan({ settings, terminal }: Run, plan: LoadPlan, said: Set<str
     tell('warning', '--warm-weights has no effect: the whole model is copied into GPU memory');
   } else if (settings.warm && plan.weights.place === 'streamExperts') {
     tell('warning', '--warm-weights has no effect on experts that are read when they are needed');
-  }
-}
-
-async function loadEngine(
-  run: Run,
-  file: ModelFile,
-  { device }: BackendChoice,
-  plan: LoadPlan,
-): Promise<{ engine: Engine; forget: () => void }> {
-  const { settings, terminal, environment } = run;
-  const [{ Engine }, { copyBegins, copyEnded }] = await Promise.all([
-    import('../engine/index.js'),
-    import('./load-lines.js'),
-  ]);
-  const gpu = plan.backend === 'cpu' || device === undefined ? undefined : { plan, device };
-  const planned = plannedOptions(plan);
-  const engine = new Engine({
-    description: file.description,
-    backend: plan.backend,
-    arithmetic: settings.exact ? 'exact' : 'fast',
-    warm: settings.warm,
-    ...(environment.libraryDirectory === undefined
-      ? {}
-      : { libraryDirectory: environment.libraryDirectory }),
-    ...planned,
-    ...(plan.backend === 'cpu'
-      ? {}
-      : { upload: { ...planned.upload, check: settings.checkTensors } }),
-    ...(settings.threads === undefined ? {} : { threads: settings.threads }),
-  });
-  const forget = run.stop.onStop(() => {
-    engine.cancel();
-  });
-  const say = (lines: readonly string[]): void => {
-    for (const line of lines) {
-      terminal.note(line);
-    }
-  };
-  try {
-    say(gpu === undefined ? [] : copyBegins(gpu.plan, gpu.device));
-    const started = performance.now();
-    await withProgress(
-      {
-        terminal,
-        draws: drawsProgress(terminal, environment.terminal),
-        text: gpu === undefined ? 'loading the model' : 'copying the model into GPU memory',
-        telemetry: () => engine.telemetry(),
-      },
-      () => engine.load(),
-    );
-    const seconds = (performance.now() - started) / 1000;
-    const { threads, instructionSet, lockedBytes } = engine.info;
-    if (plan.weights.lock && lockedBytes === 0) {
-      terminal.warning(
-        '--mlock: the system did not lock the weights in memory; ulimit -l says how much it allows',
-      );
-    }
-    say(gpu === undefined ? [] : copyEnded(gpu.plan, engine.info, seconds));
-    terminal.note(
-      `model ${file.path} loaded in ${seconds.toFixed(2)} s` +
-        (gpu === undefined ? `; ${threads} threads, ${instructionSet} instructions` : ''),
-    );
-    return { engine, forget };
-  } catch (thrown) {
-    forget();
-    await engine.close();
-    throw thrown;
   }
 }
 
@@ -196,34 +139,50 @@ export async function loadModel(run: Run): Promise<{ model: LoadedModel; session
       lock.release();
     });
     const file = await openModelFile(modelPath(run));
-    const [{ planAnotherSession, planRun }, { loadAsPlanned }, { memoryLine }] = await Promise.all([
-      import('./planning.js'),
-      import('./load-as-planned.js'),
-      import('./load-lines.js'),
-    ]);
+    const [{ planAnotherSession, planRun }, { loadAsPlanned }, { LoadAttempt }, { memoryLine }] =
+      await Promise.all([
+        import('./planning.js'),
+        import('./load-as-planned.js'),
+        import('./load-engine.js'),
+        import('./load-lines.js'),
+      ]);
     const said = new Set<string>();
-    const { plan, loaded } = await loadAsPlanned({
-      plan: (failures) => planRun(run, choice, file.description, failures).plan,
-      announce: (next) => {
-        announcePlan(run, next, said);
+    let planned: Planned | undefined;
+    let attempt: InstanceType<typeof LoadAttempt> | undefined;
+    const { plan, loaded: engine } = await loadAsPlanned({
+      plan: (failures) => {
+        planned = planRun(run, choice, file.description, failures);
+        return planned.plan;
       },
-      load: (next) => loadEngine(run, file, choice, next),
+      announce: (next) => {
+        announcePlan(run, planned ?? { plan: next }, said);
+      },
+      load: (next) => {
+        attempt = new LoadAttempt(run, file, choice, { plan: next, split: planned?.split });
+        return attempt.load();
+      },
+      failed: () => attempt?.failedPart(),
     });
-    const { engine, forget } = loaded;
-    releases.push(() => engine.close(), forget);
+    const split = planned?.split;
+    releases.push(
+      () => engine.close(),
+      () => attempt?.forget(),
+    );
 
-    const openSession = async (sessionPlan: LoadPlan): Promise<EngineSession> => {
-      const session = await engine.openSession(sessionPlan);
-      run.terminal.memory(memoryLine(sessionPlan, session.measure()));
+    const openSession = async (next: Pick<Planned, 'plan' | 'split'>): Promise<EngineSession> => {
+      const session = await engine.openSession(next.plan);
+      const plans = next.split?.parts.map((part) => part.plan) ?? [next.plan];
+      run.terminal.memory(memoryLine(plans, session.measure()));
       return session;
     };
-    const session = await openSession(plan);
+    const loaded = { plan, ...(split === undefined ? {} : { split }) };
+    const session = await openSession(loaded);
     const model = {
       ...file,
       engine,
-      plan,
+      ...loaded,
       openSession: async (context: number) => {
-        const next = planAnotherSession(run, choice, file.description, plan, context);
+        const next = planAnotherSession(run, choice, file.description, loaded, context);
         announcePlan(run, next, said);
         return openSession(next);
       },

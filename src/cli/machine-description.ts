@@ -48,6 +48,12 @@ interface Key {
 
 /** Below this a transfer would never end. */
 const slowestRate = 0.001;
+/** `DS4_SIM_MOST_DEVICES` of native/include/ds4.h. */
+const mostDevices = 16;
+const count = {
+  allowed: `a number from 1 to ${mostDevices}`,
+  parse: plainInteger(1, mostDevices),
+};
 const gib = { allowed: 'GiB, such as 24 or 0.5', parse: scaled(0, mostGib, gibibyte) };
 const rate = {
   allowed: `GB/s, ${slowestRate} or more, such as 25`,
@@ -124,6 +130,7 @@ type Draft<Fields> = { -readonly [Name in keyof Fields]: Fields[Name] };
 export function simulatedMachine(source: string, text: string): SimulatedMachine {
   const machine: Draft<SimulatedMachine> = {
     kind: 'discrete',
+    devices: 1,
     vramBytes: 0,
     usedBytes: 0,
     ramBytes: undefined,
@@ -143,6 +150,7 @@ export function simulatedMachine(source: string, text: string): SimulatedMachine
     disk: key(rate, (bytes) => (machine.diskBytesPerSecond = bytes)),
     'link-us': key(latency, (ns) => (machine.linkNs = ns)),
     'disk-us': key(latency, (ns) => (machine.diskNs = ns)),
+    devices: key(count, (devices) => (machine.devices = devices)),
     fail: key(fail, (value) => (machine.failure = value)),
   });
   if (machine.vramBytes === 0) {

@@ -1,6 +1,14 @@
 import type { ModelDescription } from '../model/index.js';
-import { deviceBytesOf, hostBytesOf, placesOf, tokenCost } from '../plan/index.js';
-import type { LoadPlan, MachineFacts, Place, TokenCost } from '../plan/index.js';
+import { deviceBytesOf, hostBytesOf, placesOf, sharedPlan, tokenCost } from '../plan/index.js';
+import type {
+  LoadPlan,
+  MachineFacts,
+  Place,
+  PlanPart,
+  PlanRequest,
+  SplitPlan,
+  TokenCost,
+} from '../plan/index.js';
 
 // What --inspect says about a plan, beside its reasons.
 
@@ -10,6 +18,8 @@ export interface PlaceRow {
   readonly place: Place;
   readonly firstLayer?: number;
   readonly lastLayer?: number;
+  /** Index of the GPU that has them, or the processor, when several share the model. */
+  readonly device?: number | 'cpu';
   readonly tensors: number;
   readonly bytes: number;
 }
@@ -27,10 +37,14 @@ export interface PlanReport {
 }
 
 /** Layers side by side whose tensors are in the same place become one row. */
-function placeRows(plan: LoadPlan, model: ModelDescription): PlaceRow[] {
+function placeRows(
+  plan: LoadPlan,
+  model: ModelDescription,
+  request: Pick<PlanRequest, 'layers'> = {},
+): PlaceRow[] {
   const rows: PlaceRow[] = [];
   const open = new Map<string, number>();
-  for (const { part, layer, place, tensors, bytes } of placesOf(plan, model)) {
+  for (const { part, layer, place, tensors, bytes } of placesOf(plan, model, request)) {
     const key = `${part} ${place}`;
     const index = open.get(key);
     const row = index === undefined ? undefined : rows[index];
@@ -56,6 +70,14 @@ function placeRows(plan: LoadPlan, model: ModelDescription): PlaceRow[] {
   return rows;
 }
 
+function deviceMemory(
+  plan: LoadPlan,
+): Pick<PlanReport['memory'], 'deviceBytes' | 'deviceBudgetBytes'> {
+  return plan.backend === 'cpu'
+    ? {}
+    : { deviceBytes: deviceBytesOf(plan), deviceBudgetBytes: plan.device.budgetBytes };
+}
+
 export function planReport(
   plan: LoadPlan,
   model: ModelDescription,
@@ -65,9 +87,7 @@ export function planReport(
   return {
     places: placeRows(plan, model),
     memory: {
-      ...(plan.backend === 'cpu'
-        ? {}
-        : { deviceBytes: deviceBytesOf(plan), deviceBudgetBytes: plan.device.budgetBytes }),
+      ...deviceMemory(plan),
       hostBytes: hostBytesOf(plan),
       hostAvailableBytes: facts.memoryAvailable,
     },
@@ -75,7 +95,64 @@ export function planReport(
   };
 }
 
-const parts: Readonly<Record<PlaceRow['part'], string>> = {
+/** What one device has of a model that several share. */
+export type PartReport = PlanPart['plan'] &
+  Pick<PlanPart, 'layers' | 'embedding' | 'head'> & {
+    readonly memory: Pick<PlanReport['memory'], 'deviceBytes' | 'deviceBudgetBytes' | 'hostBytes'>;
+  };
+
+export function partReports({ parts }: SplitPlan): PartReport[] {
+  return parts.map(({ plan, layers, embedding, head }) => ({
+    ...plan,
+    layers,
+    embedding,
+    head,
+    memory: { ...deviceMemory(plan), hostBytes: hostBytesOf(plan) },
+  }));
+}
+
+function nameOf(plan: LoadPlan): number | 'cpu' {
+  return plan.backend === 'cpu' ? 'cpu' : plan.device.index;
+}
+
+/** The report of a model that several devices share: a token passes one part after another, so that their times add up. */
+export function splitReport(
+  split: SplitPlan,
+  model: ModelDescription,
+  facts: MachineFacts,
+): PlanReport {
+  const shared = sharedPlan(split);
+  const costs = split.parts.map(({ plan, layers }) => tokenCost(plan, model, facts, { layers }));
+  const sum = (pick: (cost: TokenCost) => number): number =>
+    costs.reduce((total, cost) => total + pick(cost), 0);
+  const seconds = sum((cost) => cost.seconds);
+  return {
+    places: split.parts.flatMap(({ plan, layers }) =>
+      placeRows(plan, model, { layers }).map((row) => ({ ...row, device: nameOf(plan) })),
+    ),
+    memory: {
+      ...deviceMemory(shared),
+      // The parts are loaded one after another, with one ring of buffers at a time.
+      hostBytes:
+        hostBytesOf(shared) +
+        split.parts.reduce(
+          (bytes, { plan }) => bytes + (plan.backend === 'cpu' ? hostBytesOf(plan) : 0),
+          0,
+        ),
+      hostAvailableBytes: facts.memoryAvailable,
+    },
+    estimate: {
+      computeBytes: sum((cost) => cost.computeBytes),
+      mappedBytes: sum((cost) => cost.mappedBytes),
+      diskBytes: sum((cost) => cost.diskBytes),
+      linkBytes: sum((cost) => cost.linkBytes),
+      seconds,
+      tokensPerSecond: 1 / seconds,
+    },
+  };
+}
+
+const partNames: Readonly<Record<PlaceRow['part'], string>> = {
   embedding: 'embedding',
   head: 'output head',
   layer: 'attention and shared',
@@ -101,6 +178,14 @@ function layersText({ firstLayer, lastLayer }: PlaceRow): string {
     return '';
   }
   return firstLayer === lastLayer ? `${firstLayer}` : `${firstLayer}-${lastLayer}`;
+}
+
+function placeText({ place, device }: PlaceRow): string {
+  return device === undefined
+    ? places[place]
+    : device === 'cpu'
+      ? `${places[place]}, processor`
+      : `${places[place]}, device ${device}`;
 }
 
 function tableLine(part: string, layers: string, place: string, bytes: string): string {
@@ -129,8 +214,23 @@ function rateText(tokensPerSecond: number): string {
   return tokensPerSecond >= 10 ? tokensPerSecond.toFixed(0) : tokensPerSecond.toPrecision(2);
 }
 
-/** The report as a table and a few sums, for people. */
-export function reportLines(plan: LoadPlan, report: PlanReport): string[] {
+/** What each of several devices has, and may have. */
+function partLines(parts: readonly PartReport[]): string[] {
+  return parts.map(({ layers: { first, last }, memory, ...plan }) => {
+    const layers = first === last ? `layer ${first}` : `layers ${first} to ${last}`;
+    const { deviceBytes = 0, deviceBudgetBytes = 0, hostBytes } = memory;
+    return plan.backend === 'cpu'
+      ? `  ${layers}, processor: ${gibText(hostBytes)} GiB of main memory`
+      : `  ${layers}, device ${plan.device.index}: ${gibText(deviceBytes)} of ${gibText(deviceBudgetBytes)} GiB`;
+  });
+}
+
+/** The report as a table and a few sums, for people; `parts` when several devices share the model. */
+export function reportLines(
+  plan: LoadPlan,
+  report: PlanReport,
+  parts: readonly PartReport[] = [],
+): string[] {
   const { deviceBytes, deviceBudgetBytes, hostBytes, hostAvailableBytes } = report.memory;
   const { seconds, tokensPerSecond, diskBytes, mappedBytes, linkBytes } = report.estimate;
   const session = plan.kv.bytes + (plan.backend === 'cpu' ? 0 : plan.bufferBytes);
@@ -138,7 +238,7 @@ export function reportLines(plan: LoadPlan, report: PlanReport): string[] {
   return [
     tableLine('weights', 'layers', 'place', 'GiB'),
     ...report.places.map((row) =>
-      tableLine(parts[row.part], layersText(row), places[row.place], gibText(row.bytes)),
+      tableLine(partNames[row.part], layersText(row), placeText(row), gibText(row.bytes)),
     ),
     ...cacheLines(plan),
     tableLine('session', '', near, gibText(session)),
@@ -146,6 +246,7 @@ export function reportLines(plan: LoadPlan, report: PlanReport): string[] {
     ...(deviceBytes === undefined || deviceBudgetBytes === undefined
       ? []
       : [`GPU memory: ${gibText(deviceBytes)} of ${gibText(deviceBudgetBytes)} GiB`]),
+    ...partLines(parts),
     `main memory: ${gibText(hostBytes)} of ${gibText(hostAvailableBytes)} GiB, beside what the system keeps of the file`,
     `estimate: ${(seconds * 1000).toPrecision(3)} ms a token (${rateText(tokensPerSecond)} tokens/s), from nominal rates: ` +
       `${gibText(diskBytes)} GiB from the disk, ${gibText(mappedBytes)} GiB read over the bus, ` +

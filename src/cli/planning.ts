@@ -1,7 +1,15 @@
 import { probeBackend } from '../engine/index.js';
 import type { BackendName } from '../engine/index.js';
 import type { ModelDescription } from '../model/index.js';
-import { PlanError, planLoad, planSession, tokenCost } from '../plan/index.js';
+import {
+  PlanError,
+  planLoad,
+  planSession,
+  planSplit,
+  planSplitSession,
+  sharedPlan,
+  tokenCost,
+} from '../plan/index.js';
 import type {
   ExpertRequest,
   GpuFacts,
@@ -10,6 +18,7 @@ import type {
   MachineFacts,
   PlanFailure,
   PlanRequest,
+  SplitPlan,
 } from '../plan/index.js';
 import { simulationOf } from './backend-choice.js';
 import type { BackendChoice } from './backend-choice.js';
@@ -30,6 +39,7 @@ function gpuRequest(settings: Readonly<Settings>, environment: GpuEnvironment): 
     checkUpload: checkTensors,
     pinForbiddenBy: environment.pinnedFallbackForbiddenBy,
     budgetGib: gpuVram === 'auto' ? undefined : gpuVram?.[0],
+    budgetsGib: gpuVram === 'auto' ? undefined : gpuVram,
     treatAs:
       registeredWeights === 'auto'
         ? undefined
@@ -72,24 +82,25 @@ function planRequest(
   };
 }
 
-/** The device as it is now. One that answers no more has no free memory. */
-function gpuFacts(run: Run, { backend, device }: BackendChoice): GpuFacts | undefined {
-  if (backend === 'cpu' || device === undefined) {
-    return undefined;
+/** The devices as they are now. One that answers no more has no free memory. */
+function gpuFacts(run: Run, { backend, devices }: BackendChoice): GpuFacts[] {
+  if (backend === 'cpu' || devices.length === 0) {
+    return [];
   }
   const state = probeBackend(backend, run.environment.libraryDirectory);
-  const now =
-    state.kind === 'ready' ? state.devices.find(({ index }) => index === device.index) : undefined;
-  const kind = backend === 'sim' ? simulationOf(run)?.kind : device.kind;
-  return {
-    backend,
-    index: device.index,
-    name: device.name,
-    // Only a device that says so shares main memory; everything else is treated with the safer choice.
-    kind: kind === 'integrated' ? 'integrated' : 'discrete',
-    totalBytes: device.totalBytes,
-    freeBytes: now?.freeBytes ?? 0,
-  };
+  const now = state.kind === 'ready' ? state.devices : [];
+  return devices.map((device) => {
+    const kind = backend === 'sim' ? simulationOf(run)?.kind : device.kind;
+    return {
+      backend,
+      index: device.index,
+      name: device.name,
+      // Only a device that says so shares main memory; everything else is treated with the safer choice.
+      kind: kind === 'integrated' ? 'integrated' : 'discrete',
+      totalBytes: device.totalBytes,
+      freeBytes: now.find(({ index }) => index === device.index)?.freeBytes ?? 0,
+    };
+  });
 }
 
 /** A machine that was described by hand, for `--inspect`. */
@@ -119,10 +130,12 @@ function machineFacts(run: Run, choice: BackendChoice): MachineFacts {
     return describedFacts(planFor, choice.backend);
   }
   const simulated = choice.backend === 'sim' ? simulationOf(run) : undefined;
+  const gpus = gpuFacts(run, choice);
   return {
     memoryAvailable: simulated?.ramBytes ?? availableMemory(),
     lockableBytes: lockLimit(),
-    gpu: gpuFacts(run, choice),
+    gpu: gpus[0],
+    gpus: gpus.length > 1 ? gpus : undefined,
     rates:
       simulated === undefined
         ? undefined
@@ -136,7 +149,10 @@ function machineFacts(run: Run, choice: BackendChoice): MachineFacts {
 
 /** A plan with the machine that it was made for. */
 export interface Planned {
+  /** Of several devices, what all their parts take together. */
   readonly plan: LoadPlan;
+  /** The plan of each part, when more than one device has any. */
+  readonly split?: SplitPlan;
   readonly facts: MachineFacts;
 }
 
@@ -152,6 +168,10 @@ function isBetterOnCpu(
     gpuPlan.weights.deviceWeightBytes !== undefined &&
     tokenCost(cpuPlan, description, facts).seconds < tokenCost(gpuPlan, description, facts).seconds
   );
+}
+
+function together(split: SplitPlan): Pick<Planned, 'plan' | 'split'> {
+  return { plan: sharedPlan(split), ...(split.parts.length > 1 ? { split } : {}) };
 }
 
 /** The plan for the CPU instead of a GPU, with the reason as a warning. */
@@ -174,6 +194,9 @@ export function planRun(
 ): Planned {
   const facts = machineFacts(run, choice);
   const request = planRequest(run, run.settings.context, failures);
+  if (facts.gpus !== undefined) {
+    return { facts, ...together(planSplit(description, facts, request)) };
+  }
   const { gpu, ...host } = facts;
   if (gpu === undefined || choice.isAsked) {
     return { facts, plan: planLoad(description, facts, request) };
@@ -223,8 +246,16 @@ export function planAnotherSession(
   run: Run,
   choice: BackendChoice,
   description: ModelDescription,
-  loaded: LoadPlan,
+  loaded: Pick<Planned, 'plan' | 'split'>,
   context: number,
-): LoadPlan {
-  return planSession(description, machineFacts(run, choice), planRequest(run, context), loaded);
+): Pick<Planned, 'plan' | 'split'> {
+  const facts = machineFacts(run, choice);
+  const request = planRequest(run, context);
+  if (loaded.split !== undefined) {
+    return together(planSplitSession(description, facts, request, loaded.split));
+  }
+  // Of several devices one that has it all need not be the first.
+  const device = loaded.plan.backend === 'cpu' ? undefined : loaded.plan.device.index;
+  const gpu = facts.gpus?.find(({ index }) => index === device) ?? facts.gpu;
+  return { plan: planSession(description, { ...facts, gpu }, request, loaded.plan) };
 }

@@ -1,6 +1,6 @@
 import type { ThinkMode } from '../chat/index.js';
 import { CancelledError } from '../engine/index.js';
-import type { Engine } from '../engine/index.js';
+import type { ModelEngine } from '../engine/index.js';
 import { Sampler } from '../sampling/index.js';
 import type { Candidates } from '../sampling/index.js';
 import type { GenerationEnd, Session } from '../session/index.js';
@@ -90,7 +90,11 @@ function sayWhyItEnded(run: Run, end: GenerationEnd, context: number, moreRoom: 
  */
 export async function runTurn(
   run: Run,
-  model: { readonly engine: Engine; readonly tokenizer: Tokenizer; readonly prefillChunk: number },
+  model: {
+    readonly engine: ModelEngine;
+    readonly tokenizer: Tokenizer;
+    readonly prefillChunk: number;
+  },
   session: Session,
   request: TurnRequest,
 ): Promise<Turn> {

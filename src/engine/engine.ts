@@ -2,10 +2,9 @@ import type { ModelDescription } from '../model/index.js';
 import { Arena, ErrorSlot, loadLibrary, Struct } from './abi.js';
 import type { Library, ModelHandle } from './abi.js';
 import { CallQueue } from './call-queue.js';
-import { EngineSession } from './engine-session.js';
 import type { SessionOptions } from './engine-session.js';
 import type { BackendName } from './library.js';
-import { instructionSets, writeModelArguments } from './model-arguments.js';
+import { instructionSets, wholeModel, writeModelArguments } from './model-arguments.js';
 import type {
   InstructionSet,
   LayerSlice,
@@ -14,6 +13,8 @@ import type {
   Upload,
   WeightOptions,
 } from './model-arguments.js';
+import type { EngineInfo, ModelEngine } from './model-engine.js';
+import { NativeSession } from './native-session.js';
 import { Telemetry } from './telemetry.js';
 import type { TelemetrySnapshot } from './telemetry.js';
 
@@ -41,22 +42,11 @@ export interface EngineOptions {
   readonly slice?: LayerSlice;
 }
 
-export interface EngineInfo {
-  readonly threads: number;
-  readonly instructionSet: InstructionSet;
-  readonly weightBytes: number;
-  readonly mappedBytes: number;
-  /** Of the weights, in the memory of a GPU. */
-  readonly deviceBytes: number;
-  /** Host memory that may not be swapped out. */
-  readonly lockedBytes: number;
-}
-
 /**
  * One model in one native library. Create it, `load()` it, open sessions, `close()` it.
  * Calls are queued: native code never sees two at once.
  */
-export class Engine {
+export class Engine implements ModelEngine {
   readonly #library: Library;
   readonly #options: EngineOptions;
   readonly #telemetry: Telemetry;
@@ -64,7 +54,7 @@ export class Engine {
   #model: ModelHandle | undefined;
   #info: EngineInfo | undefined;
   readonly #calls = new CallQueue();
-  readonly #sessions = new Set<EngineSession>();
+  readonly #sessions = new Set<NativeSession>();
   #closing: Promise<void> | undefined;
 
   /**
@@ -76,19 +66,13 @@ export class Engine {
     this.#options = options;
     this.#library = loadLibrary(options.backend, options.libraryDirectory);
     this.#telemetry = new Telemetry(this.#library);
-    this.slice = options.slice ?? {
-      first: 0,
-      last: options.description.shape.layerCount - 1,
-      embedding: true,
-      head: true,
-    };
+    this.slice = options.slice ?? wholeModel(options.description);
   }
 
   get description(): ModelDescription {
     return this.#options.description;
   }
 
-  /** @throws Error before `load()` has ended. */
   get info(): EngineInfo {
     if (this.#info === undefined) {
       throw new Error('the model is not loaded');
@@ -100,7 +84,6 @@ export class Engine {
     return this.#telemetry.read();
   }
 
-  /** Makes the running call, and each later one until `clearCancel()`, end with CancelledError soon. */
   cancel(): void {
     this.#telemetry.setCancel(true);
   }
@@ -109,11 +92,6 @@ export class Engine {
     this.#telemetry.setCancel(false);
   }
 
-  /**
-   * Opens the weights. Progress is in `telemetry()`.
-   *
-   * @throws NativeError with the library's sentence; CancelledError after `cancel()`.
-   */
   load(): Promise<void> {
     return this.#calls.run(async () => {
       if (this.#model !== undefined) {
@@ -172,13 +150,12 @@ export class Engine {
     }
   }
 
-  /** @throws NativeError, for example when the KV cache does not fit in memory. */
-  async openSession(options: SessionOptions): Promise<EngineSession> {
+  async openSession(options: SessionOptions): Promise<NativeSession> {
     const session = await this.#calls.run(() => {
       if (this.#model === undefined) {
         throw new Error('the model is not loaded');
       }
-      return EngineSession.open(
+      return NativeSession.open(
         {
           library: this.#library,
           shape: this.description.shape,
@@ -195,7 +172,6 @@ export class Engine {
     return session;
   }
 
-  /** Stops the running call and frees everything. May be called more than once. */
   close(): Promise<void> {
     this.#closing ??= this.#release();
     return this.#closing;

@@ -2,7 +2,7 @@ export { abiVersion, crossingCount } from './abi.js';
 export { listDevices, probeBackend } from './devices.js';
 export type { BackendState, DeviceInfo } from './devices.js';
 export { Engine } from './engine.js';
-export type { EngineInfo, EngineOptions } from './engine.js';
+export type { EngineOptions } from './engine.js';
 export type {
   Candidates,
   EngineSession,
@@ -35,6 +35,8 @@ export type {
   Upload,
   WeightOptions,
 } from './model-arguments.js';
+export type { EngineInfo, ModelEngine } from './model-engine.js';
+export { SplitEngine } from './split-engine.js';
 export { simulate, simulatedCalls } from './simulation.js';
 export type { SimulatedCall, SimulatedFailure, Simulation } from './simulation.js';
 export type { TapKind, TapRecord } from './taps.js';

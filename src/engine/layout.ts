@@ -109,6 +109,8 @@ export const structs = {
     fail_call: 'u32',
     fail_count: 'u32',
     fail_at: 'u64',
+    device_count: 'u32',
+    reserved: 'u32',
   },
   ds4_model_args: {
     size: 'u32',

@@ -93,7 +93,11 @@ const outputRoles = new Set<string>([
   'outputHcScale',
 ]);
 
-function belongsTo(slice: LayerSlice, { role, layer }: ModelTensor): boolean {
+export function wholeModel({ shape }: ModelDescription): LayerSlice {
+  return { first: 0, last: shape.layerCount - 1, embedding: true, head: true };
+}
+
+export function belongsTo(slice: LayerSlice, { role, layer }: ModelTensor): boolean {
   if (layer >= 0) {
     return layer >= slice.first && layer <= slice.last;
   }

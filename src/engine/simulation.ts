@@ -3,6 +3,9 @@ import { Arena, ErrorSlot, loadLibrary, Struct } from './abi.js';
 /** A machine that does not exist: what `ds4_simulation` of native/include/ds4.h describes. */
 export interface Simulation {
   readonly kind: 'discrete' | 'integrated';
+  /** Cards, all alike and each with memory of its own; 1 by default. */
+  readonly devices?: number;
+  /** Of each. */
   readonly vramBytes: number;
   /** Of those, taken by somebody else. */
   readonly usedBytes: number;
@@ -62,6 +65,7 @@ export function simulate(simulation: Simulation, libraryDirectory?: string): voi
     machine.setU64('disk_bytes_per_second', simulation.diskBytesPerSecond);
     machine.setU32('link_ns', simulation.linkNs);
     machine.setU32('disk_ns', simulation.diskNs);
+    machine.setU32('device_count', simulation.devices ?? 1);
     if (simulation.failure !== undefined) {
       machine.setU32('fail_call', simulatedCalls.indexOf(simulation.failure.call));
       machine.setU32('fail_count', simulation.failure.count);

@@ -79,6 +79,51 @@ export interface TelemetrySnapshot {
   readonly simulation: Counters<typeof simulationWords>;
 }
 
+function added<Name extends string>(
+  groups: readonly [Readonly<Record<Name, number>>, ...Readonly<Record<Name, number>>[]],
+): Record<Name, number> {
+  const [first, ...others] = groups;
+  const sums: Record<Name, number> = { ...first };
+  for (const other of others) {
+    for (const name in other) {
+      sums[name] += other[name];
+    }
+  }
+  return sums;
+}
+
+/**
+ * One snapshot of several engines that compute one model together, in the order of its layers: sums of bytes and
+ * counters, the phase and layer of the one that is active. A token counts when it has passed the last of them.
+ */
+export function addSnapshots(
+  parts: readonly [TelemetrySnapshot, ...TelemetrySnapshot[]],
+  active: number,
+): TelemetrySnapshot {
+  const [first, ...others] = parts;
+  const now = parts[active] ?? first;
+  const last = others.at(-1) ?? first;
+  const all = <Name extends 'experts' | 'files' | 'pages' | 'simulation'>(
+    name: Name,
+  ): [TelemetrySnapshot[Name], ...TelemetrySnapshot[Name][]] => [
+    first[name],
+    ...others.map((part) => part[name]),
+  ];
+  return {
+    phase: now.phase,
+    layer: now.layer,
+    layerCount: now.layerCount,
+    bytesDone: parts.reduce((sum, { bytesDone }) => sum + bytesDone, 0),
+    bytesTotal: parts.reduce((sum, { bytesTotal }) => sum + bytesTotal, 0),
+    tokensDone: last.tokensDone,
+    evals: last.evals,
+    experts: added(all('experts')),
+    files: added(all('files')),
+    pages: added(all('pages')),
+    simulation: added(all('simulation')),
+  };
+}
+
 /**
  * Words that native code writes while a call runs. Reading them and setting the cancel word needs no call,
  * so progress bars and Ctrl+C work while the engine is busy.

@@ -15,6 +15,8 @@ export type PlanStep =
 
 export interface PlanFailure {
   readonly step: PlanStep;
+  /** Index of the GPU, when several share the model. */
+  readonly device?: number;
   /** The sentence of whoever failed. */
   readonly reason: string;
 }

@@ -8,6 +8,8 @@ export type { PlanFailure, PlanStep } from './failures.js';
 export { sessionBytes } from './kv-cache.js';
 export type { SessionBytes } from './kv-cache.js';
 export { planLoad, planSession } from './load-plan.js';
+export { planSplit, planSplitSession } from './split-plan.js';
+export { sharedPlan } from './shared-plan.js';
 export type { TensorPart } from './model-parts.js';
 export { placesOf } from './places.js';
 export type { Place, PlacedTensors } from './places.js';
@@ -24,8 +26,10 @@ export type {
   HostPlan,
   LoadPlan,
   MachineFacts,
+  PlanPart,
   PlanReason,
   PlanRequest,
+  SplitPlan,
   UploadPath,
   WeightSource,
 } from './plan.js';

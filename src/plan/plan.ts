@@ -21,6 +21,8 @@ export interface MachineFacts {
   readonly lockableBytes?: number | undefined;
   /** The device of a GPU backend; without it the plan is for the CPU. */
   readonly gpu?: GpuFacts | undefined;
+  /** Several devices of one backend that share the model, in the order in which they take its layers. */
+  readonly gpus?: readonly GpuFacts[] | undefined;
   /** Known speeds of this machine; the others are taken from its kind. */
   readonly rates?: Partial<Rates> | undefined;
 }
@@ -36,6 +38,8 @@ export interface GpuRequest {
   readonly copyForbiddenBy?: string | undefined;
   /** Memory to use at most, in GiB; without it what is free less a reserve. */
   readonly budgetGib?: number | undefined;
+  /** The same for each of several devices. */
+  readonly budgetsGib?: readonly number[] | undefined;
   /** Kind that the device is taken for, whatever it says, and who says so. */
   readonly treatAs?: { readonly kind: GpuFacts['kind']; readonly by: string } | undefined;
   /** Size of one buffer of the upload ring in MiB. */
@@ -200,6 +204,22 @@ export interface GpuPlan extends SessionPlan {
 
 /** Where everything goes, decided before anything is loaded. */
 export type LoadPlan = HostPlan | GpuPlan;
+
+/** What one device, or the processor, does of a model that several share. */
+export interface PlanPart {
+  /** Inclusive. */
+  readonly layers: { readonly first: number; readonly last: number };
+  readonly embedding: boolean;
+  readonly head: boolean;
+  readonly plan: LoadPlan;
+}
+
+/** A plan for several devices: each layer is in exactly one part, in order. */
+export interface SplitPlan {
+  /** On GPUs, and at most the last one on the processor. One part only: the first device does it all. */
+  readonly parts: readonly [PlanPart, ...PlanPart[]];
+  readonly reasons: readonly PlanReason[];
+}
 
 /** The request does not fit this machine. */
 export class PlanError extends Ds4Error {

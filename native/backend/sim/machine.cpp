@@ -1,5 +1,6 @@
 #include "backend/sim/machine.h"
 
+#include <algorithm>
 #include <string>
 
 #include "failure.h"
@@ -33,6 +34,10 @@ void check(const ds4_simulation &machine) {
     if (machine.vram_bytes == 0 || machine.used_bytes > machine.vram_bytes) {
         refuse(std::to_string(machine.used_bytes) + " of " + std::to_string(machine.vram_bytes) +
                " bytes of its device memory are used by others");
+    }
+    if (machine.device_count > DS4_SIM_MOST_DEVICES) {
+        refuse("it has " + std::to_string(machine.device_count) + " devices, and " + std::to_string(DS4_SIM_MOST_DEVICES) +
+               " are possible");
     }
     if (machine.fail_call >= DS4_SIM_CALL_COUNT) {
         refuse("there is no call " + std::to_string(machine.fail_call) + " that could fail");
@@ -79,18 +84,31 @@ Machine::Machine() {
 
 void Machine::become(const ds4_simulation &description) {
     check(description);
-    auto                  card = std::make_shared<Card>(description);
+    std::vector<std::shared_ptr<Card>> cards(std::max(1u, description.device_count));
+    for (std::shared_ptr<Card> &card : cards) {
+        card = std::make_shared<Card>(description);
+    }
     const std::lock_guard lock(mutex_);
-    card_ = std::move(card);
+    cards_ = std::move(cards);
     fail_call_ = description.fail_call;
     fail_count_ = description.fail_count;
     fail_at_ = description.fail_at;
     uses_ = 0;
 }
 
-std::shared_ptr<Card> Machine::card() const {
+uint32_t Machine::card_count() const {
     const std::lock_guard lock(mutex_);
-    return card_;
+    return static_cast<uint32_t>(cards_.size());
+}
+
+std::shared_ptr<Card> Machine::card(uint32_t index) const {
+    const std::lock_guard lock(mutex_);
+    if (index >= cards_.size()) {
+        const std::string known = cards_.size() == 1 ? "there is one device, number 0"
+                                                     : "the devices are 0 to " + std::to_string(cards_.size() - 1);
+        throw Failure(DS4_E_DEVICE, "cannot open device " + std::to_string(index) + " of the simulated backend: " + known);
+    }
+    return cards_[index];
 }
 
 bool Machine::fails(uint32_t call) {

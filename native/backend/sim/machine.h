@@ -1,10 +1,11 @@
-/* The machine that is simulated: the one card in it, and the calls that are to fail. A process has one, as it would have one
+/* The machine that is simulated: the cards in it, and the calls that are to fail. A process has one, as it would have one
  * real one. */
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "include/ds4.h"
 
@@ -43,18 +44,20 @@ public:
      * Throws Failure(DS4_E_ARGUMENT). */
     void become(const ds4_simulation &description);
 
-    std::shared_ptr<Card> card() const;
+    uint32_t card_count() const;
+    /* Throws Failure(DS4_E_DEVICE) when there are fewer. */
+    std::shared_ptr<Card> card(uint32_t index = 0) const;
 
     /* Counts one use of a call, of all devices. Whether it is one that is to fail. */
     bool fails(uint32_t call);
 
 private:
-    mutable std::mutex    mutex_;
-    std::shared_ptr<Card> card_;
-    uint32_t              fail_call_ = DS4_SIM_CALL_NONE;
-    uint32_t              fail_count_ = 0;
-    uint64_t              fail_at_ = 0;
-    uint64_t              uses_ = 0; /* of fail_call_ */
+    mutable std::mutex                 mutex_;
+    std::vector<std::shared_ptr<Card>> cards_; /* all alike */
+    uint32_t                           fail_call_ = DS4_SIM_CALL_NONE;
+    uint32_t                           fail_count_ = 0;
+    uint64_t                           fail_at_ = 0;
+    uint64_t                           uses_ = 0; /* of fail_call_ */
 };
 
 /* The process's. */

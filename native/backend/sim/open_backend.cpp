@@ -1,26 +1,19 @@
-#include <string>
-
 #include "backend/cpu/instruction_set.h"
 #include "backend/sim/sim_device.h"
 #include "backend/sim/sim_ops.h"
-#include "failure.h"
 
 namespace ds4::backend {
 
 namespace {
 
 std::unique_ptr<sim::SimDevice> open_simulated(uint32_t index, uint64_t *words) {
-    if (index != 0) {
-        throw Failure(DS4_E_DEVICE, "cannot open device " + std::to_string(index) +
-                                        " of the simulated backend: there is one device, number 0");
-    }
-    return std::make_unique<sim::SimDevice>(sim::machine().card(), words);
+    return std::make_unique<sim::SimDevice>(sim::machine().card(index), words);
 }
 
 } // namespace
 
 uint32_t device_count() {
-    return 1;
+    return sim::machine().card_count();
 }
 
 std::unique_ptr<Device> open_device(uint32_t index) {

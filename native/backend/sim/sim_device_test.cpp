@@ -51,6 +51,23 @@ TEST("the simulated device is what the simulation says") {
     CHECK_FAILS(DS4_E_DEVICE, open_backend({.device = 1}));
 }
 
+TEST("a machine with several devices has as many cards of one kind, each with memory of its own") {
+    ds4_simulation machine = small_machine();
+    machine.device_count = 3;
+    const Simulated simulated(machine);
+
+    const auto       second = open_device(1);
+    const Allocation some = second->allocate(100 * kKibibyte, "a test");
+
+    CHECK(device_count() == 3);
+    CHECK(second->info().free_bytes == 924 * kKibibyte);
+    CHECK(open_device(1)->info().free_bytes == 924 * kKibibyte);
+    CHECK(simulated.device().info().free_bytes == 1024 * kKibibyte);
+    CHECK(open_device(2)->info().free_bytes == 1024 * kKibibyte);
+    CHECK(open_device(2)->info().name == open_device(0)->info().name);
+    CHECK_FAILS(DS4_E_DEVICE, open_device(3));
+}
+
 TEST("on an integrated device pinned memory is taken from the one memory there is") {
     const Simulated simulated(small_machine(DS4_DEVICE_INTEGRATED));
     Device         &device = simulated.device();
@@ -281,6 +298,7 @@ TEST("a machine that cannot be is refused, and the one before stays") {
     refused([](ds4_simulation &machine) { machine.kind = DS4_DEVICE_SIMULATED; });
     refused([](ds4_simulation &machine) { machine.used_bytes = 78; });
     refused([](ds4_simulation &machine) { machine.vram_bytes = 0; });
+    refused([](ds4_simulation &machine) { machine.device_count = DS4_SIM_MOST_DEVICES + 1; });
     refused([](ds4_simulation &machine) { machine.fail_call = DS4_SIM_CALL_COUNT; });
     refused([](ds4_simulation &machine) { machine.fail_call = DS4_SIM_CALL_COPY; });
     CHECK(open_device(0)->info().total_bytes == 1024 * kKibibyte);
@@ -294,6 +312,11 @@ TEST("ds4_simulate takes the description and says what is wrong with it") {
 
     CHECK(ds4_simulate(&machine, &error) == DS4_OK);
     CHECK(open_device(0)->info().kind == DeviceKind::integrated);
+    machine.device_count = 2;
+    CHECK(ds4_simulate(&machine, &error) == DS4_OK && device_count() == 2);
+    machine.size = 72; /* an older caller knows of one device */
+    CHECK(ds4_simulate(&machine, &error) == DS4_OK && device_count() == 1);
+    machine.size = sizeof(machine);
     machine.kind = 9;
     CHECK(ds4_simulate(&machine, &error) == DS4_E_ARGUMENT);
     CHECK(std::string(text).find("kind 9") != std::string::npos);

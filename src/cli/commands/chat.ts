@@ -2,7 +2,6 @@ import { readFileSync } from 'node:fs';
 import { Chat } from '../../chat/index.js';
 import type { EngineInfo } from '../../engine/index.js';
 import { Ds4Error } from '../../error/index.js';
-import type { LoadPlan } from '../../plan/index.js';
 import { chatCommands } from '../chat-commands.js';
 import { Conversation } from '../conversation.js';
 import { InvalidValue, systemReason } from '../errors.js';
@@ -164,14 +163,14 @@ class ChatLoop {
 
   #status(): Promise<Outcome> {
     const { settings } = this.#run;
-    const { engine, plan, path } = this.#model;
+    const { engine, path } = this.#model;
     const conversation = this.#conversation;
     const thinking = { none: 'none', normal: 'high', max: 'max' }[conversation.think];
     const cache = cacheText(engine.telemetry().experts);
     return this.#say(
       [
         `model:     ${path}`,
-        `backend:   ${backendText(plan, engine.info)}`,
+        `backend:   ${backendText(this.#model, engine.info)}`,
         ...(cache === undefined ? [] : [`experts:   ${cache}`]),
         `context:   ${conversation.usedTokens} of ${conversation.context} tokens used, ${conversation.turns} turns`,
         `thinking:  ${thinking}`,
@@ -188,7 +187,17 @@ const expertPlaces = {
   streamExperts: 'read from the file',
 } as const;
 
-function backendText(plan: LoadPlan, { threads, instructionSet }: EngineInfo): string {
+function backendText(
+  { plan, split }: Pick<LoadedModel, 'plan' | 'split'>,
+  { threads, instructionSet }: EngineInfo,
+): string {
+  if (split !== undefined) {
+    const parts = split.parts.map(({ plan: part, layers: { first, last } }) => {
+      const where = part.backend === 'cpu' ? 'the processor' : `device ${part.device.index}`;
+      return `layers ${first} to ${last} on ${where}`;
+    });
+    return `${plan.backend}, ${parts.join(', ')}`;
+  }
   if (plan.backend === 'cpu') {
     const experts = plan.weights.place === 'host' ? '' : `, experts ${expertPlaces.streamExperts}`;
     return `cpu, ${threads} threads, ${instructionSet}${experts}`;

@@ -6,8 +6,8 @@ import type { LoadPlan } from '../../plan/index.js';
 import { formatBytes } from '../bytes.js';
 import { chooseBackend } from '../backend-choice.js';
 import { modelPath } from '../load.js';
-import { planReport, reportLines } from '../plan-report.js';
-import type { PlanReport } from '../plan-report.js';
+import { partReports, planReport, reportLines, splitReport } from '../plan-report.js';
+import type { PartReport, PlanReport } from '../plan-report.js';
 import { planRun } from '../planning.js';
 import type { Run } from '../run.js';
 
@@ -15,7 +15,13 @@ const schemaVersion = 1;
 
 /** What a run of this model with these options would do, or why it cannot. */
 type Memory =
-  | { readonly kind: 'plan'; readonly plan: LoadPlan; readonly report: PlanReport }
+  | {
+      readonly kind: 'plan';
+      readonly plan: LoadPlan;
+      readonly report: PlanReport;
+      /** When several devices share the model. */
+      readonly parts: readonly PartReport[] | undefined;
+    }
   | { readonly kind: 'refused'; readonly reason: string }
   | { readonly kind: 'unknown' };
 
@@ -93,7 +99,9 @@ function textLines(path: string, summary: ModelSummary, memory: Memory): string[
       ({ type, count, bytes }) =>
         `${type.padEnd(10)}${String(count).padStart(8)}${(bytes / 2 ** 30).toFixed(4).padStart(12)}`,
     ),
-    ...(memory.kind === 'plan' ? ['', ...reportLines(memory.plan, memory.report)] : []),
+    ...(memory.kind === 'plan'
+      ? ['', ...reportLines(memory.plan, memory.report, memory.parts)]
+      : []),
   ];
 }
 
@@ -103,7 +111,8 @@ function json(path: string, summary: ModelSummary, memory: Memory): string {
       version: schemaVersion,
       path,
       ...summary,
-      plan: memory.kind === 'plan' ? { ...memory.plan, ...memory.report } : null,
+      plan:
+        memory.kind === 'plan' ? { ...memory.plan, ...memory.report, parts: memory.parts } : null,
       planRefusal: memory.kind === 'refused' ? memory.reason : null,
     },
     null,
@@ -127,8 +136,16 @@ export async function inspect(run: Run): Promise<number> {
         run.terminal.warning(warning);
       }
       const description = describeModel(gguf);
-      const { plan, facts } = planRun(run, choice, description);
-      memory = { kind: 'plan', plan, report: planReport(plan, description, facts) };
+      const { plan, split, facts } = planRun(run, choice, description);
+      memory = {
+        kind: 'plan',
+        plan,
+        report:
+          split === undefined
+            ? planReport(plan, description, facts)
+            : splitReport(split, description, facts),
+        parts: split === undefined ? undefined : partReports(split),
+      };
     } catch (thrown) {
       if (!(thrown instanceof PlanError)) {
         throw thrown;

@@ -29,7 +29,7 @@ export const placementOptions: readonly OptionEntry[] = [
     values: 'LIST',
     section: gpu,
     description:
-      'Memory that may be used of a GPU in GiB, or auto: what is free less the larger of 2 GiB and 5 percent. 0 uses the CPU. A list of several is not in this build.',
+      'Memory that may be used of each GPU in GiB, such as 40 or 40,12; auto: of every GPU what is free less the larger of 2 GiB and 5 percent. Several GPUs share the layers in order, and what fits on none is left to the processor. 0 uses the CPU.',
     apply: (settings, use) => {
       settings.gpuVram =
         use.value === 'auto' ? 'auto' : numberList('--gpu-vram', use.value, 16_384);
@@ -40,7 +40,7 @@ export const placementOptions: readonly OptionEntry[] = [
     values: 'LIST',
     section: gpu,
     description:
-      'Number of the GPU to use. Default: the first. A list of several is not in this build.',
+      'Numbers of the GPUs to use, such as 0,1, in the order in which they take layers. Default: the first, or those of --gpu-vram.',
     apply: (settings, use) => {
       settings.gpuDevices = numberList('--gpu-devices', use.value, 1023);
     },
@@ -108,7 +108,7 @@ export const placementOptions: readonly OptionEntry[] = [
     values: 'NAME',
     section: streaming,
     description:
-      'Which expert leaves when another needs its place: lru, the one not used for longest, or lfru, which spares those that are used often. Default: lru.',
+      'Which expert leaves when another needs its place: lru, the one not used for longest, or lfru, which spares those that are used often. Default: lru, or lfru where there is no room for the experts of one token.',
     apply: (settings, use) => {
       settings.expertPolicy = word(['lru', 'lfru'])(use.value);
     },

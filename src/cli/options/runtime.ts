@@ -69,7 +69,7 @@ export const runtimeOptions: readonly OptionEntry[] = [
     values: 'MACHINE',
     section,
     description:
-      'Compute on a simulated GPU (backend sim), such as vram=24,link=25. Keys: vram and used (GiB), ram (GiB), kind (discrete or integrated), link, mapped and disk (GB/s), link-us and disk-us, fail (CALL:N or CALL:N:COUNT).',
+      'Compute on a simulated GPU (backend sim), such as vram=24,link=25. Keys: devices (1 to 16, all alike), vram and used (GiB, of each), ram (GiB), kind (discrete or integrated), link, mapped and disk (GB/s), link-us and disk-us, fail (CALL:N or CALL:N:COUNT).',
     apply: (settings, use) => {
       settings.simulation = simulatedMachine(use.name, use.value);
     },

@@ -72,6 +72,7 @@ describe('an expert trace', () => {
     expect(parseTrace(readFileSync(path, 'utf8'))).toEqual({
       layerCount: 2,
       expertCount: 8,
+      usedCount: 2,
       evaluations: [
         {
           tokens: 3,

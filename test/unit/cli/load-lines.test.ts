@@ -30,9 +30,9 @@ const mapped = {
 } as unknown as GpuPlan;
 const info = { deviceBytes: 80 * gib, mappedBytes: 0 } as EngineInfo;
 
-function line(words: string): string | undefined {
+function line(words: string, devices = [device]): string | undefined {
   const request = parseArguments(words.split(' '));
-  return request.kind === 'run' ? placementLine(request.settings, device) : undefined;
+  return request.kind === 'run' ? placementLine(request.settings, devices) : undefined;
 }
 
 it('the layout line has the devices and budgets that were asked for', () => {
@@ -41,6 +41,12 @@ it('the layout line has the devices and budgets that were asked for', () => {
   );
   expect(line('--gpu-devices 1')).toBe(
     'GPU config: 1 device [1] requested, budgets 95 GB; auto=true',
+  );
+  expect(line('--gpu-vram 20,20', [{ ...device, index: 0 }, device])).toBe(
+    'GPU config: 2 devices [0,1] requested, budgets 20,20 GB; auto=false',
+  );
+  expect(line('--gpu-vram auto', [{ ...device, index: 0 }, device])).toBe(
+    'GPU config: 2 devices [0,1] requested, budgets 95,95 GB; auto=true',
   );
   expect(line('--gpu-resident')).toBeUndefined();
 });
@@ -72,7 +78,7 @@ const sizes = {
 };
 
 it('the memory line adds up', () => {
-  expect(memoryLine(mapped as LoadPlan, sizes)).toBe(
+  expect(memoryLine([mapped as LoadPlan], sizes)).toBe(
     'memory: KV 3.00 GiB + buffers 2.00 GiB + resident model 8.00 GiB + mapped experts 72.00 GiB = 85.00 GiB planned',
   );
 });
@@ -89,7 +95,7 @@ const streamed = {
 } as unknown as GpuPlan;
 
 it('the memory line counts a cache and not the file behind it', () => {
-  expect(memoryLine(streamed, sizes)).toBe(
+  expect(memoryLine([streamed], sizes)).toBe(
     'memory: KV 3.00 GiB + buffers 2.00 GiB + resident model 8.00 GiB + expert cache 11.00 GiB + ' +
       'experts in main memory 16.00 GiB = 40.00 GiB planned',
   );

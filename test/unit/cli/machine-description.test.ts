@@ -13,6 +13,7 @@ describe('a simulated machine', () => {
   it('needs only its memory; the rest is that of a usual one', () => {
     expect(sim('vram=24')).toEqual({
       kind: 'discrete',
+      devices: 1,
       vramBytes: 24 * 2 ** 30,
       usedBytes: 0,
       ramBytes: undefined,
@@ -26,10 +27,11 @@ describe('a simulated machine', () => {
 
   it('is read key by key', () => {
     const text =
-      'kind=integrated,vram=0.5,used=.25,ram=64,link=50,mapped=1.7,disk=7.5,link-us=2.5,disk-us=0,fail=allocate:3';
+      'kind=integrated,devices=2,vram=0.5,used=.25,ram=64,link=50,mapped=1.7,disk=7.5,link-us=2.5,disk-us=0,fail=allocate:3';
 
     expect(sim(text)).toEqual({
       kind: 'integrated',
+      devices: 2,
       vramBytes: 2 ** 29,
       usedBytes: 2 ** 28,
       ramBytes: 64 * 2 ** 30,
@@ -65,6 +67,8 @@ describe('a simulated machine', () => {
     ['vram=4,kind=simulated', 'discrete or integrated'],
     ['vram=4,link=0', 'invalid value of link: 0; it takes GB/s'],
     ['vram=4,disk-us=1e3', 'microseconds'],
+    ['vram=4,devices=0', 'devices: 0; it takes a number from 1 to 16'],
+    ['vram=4,devices=17', 'devices: 17; it takes'],
     ['vram=4,fail=allocate', 'CALL:N'],
     ['vram=4,fail=allocate:0', 'CALL:N'],
     ['vram=4,fail=none:1', 'one of allocate, copy, pin'],
