@@ -148,9 +148,7 @@ export class LoadAttempt {
 
   /** Memory that is free may still not be had: then the cache is smaller than planned, and slower. */
   #sayFewerSlots(): void {
-    const wanted = this.#plans.reduce((sum, { weights }) => {
-      return sum + ('experts' in weights ? (weights.experts?.slots ?? 0) : 0);
-    }, 0);
+    const wanted = this.#plans.reduce((sum, { weights }) => sum + (weights.experts?.slots ?? 0), 0);
     const { slots } = this.#engine.telemetry().experts;
     if (wanted - slots > roundingLoss) {
       this.#run.terminal.warning(
