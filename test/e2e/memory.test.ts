@@ -222,7 +222,9 @@ describe('counters', () => {
     const figure = (label: string): number =>
       Number(new RegExp(`^ds4: +${label} +([0-9]+)`, 'm').exec(stderr)?.[1]);
     expect(figure('experts looked up')).toBeGreaterThan(0);
-    expect(figure('in a slot') + figure('missed')).toBe(figure('experts looked up'));
+    expect(figure('in a slot') + figure('on the way') + figure('missed')).toBe(
+      figure('experts looked up'),
+    );
     expect(stderr).toMatch(/^ds4: read from the file +[0-9.]+ [KM]iB +[0-9.]+ [KM]iB a token/m);
     expect(stderr).not.toContain('simulated');
     expect(status).toBe(0);
