@@ -2,7 +2,7 @@ import { Engine, SplitEngine } from '../engine/index.js';
 import type { DeviceInfo, EngineOptions, LayerSlice, ModelEngine } from '../engine/index.js';
 import type { LoadPlan, PlanPart, SplitPlan } from '../plan/index.js';
 import type { BackendChoice } from './backend-choice.js';
-import type { ModelFile } from './load.js';
+import type { ModelFile } from './model-file.js';
 import { copyBegins, copyEnded } from './load-lines.js';
 import { plannedOptions } from './planned-options.js';
 import { drawsProgress, withProgress } from './progress.js';

@@ -1,19 +1,11 @@
-import { existsSync, statSync } from 'node:fs';
 import type { BackendName, EngineSession, Lock, ModelEngine } from '../engine/index.js';
-import type { ModelDescription } from '../model/index.js';
 import type { LoadPlan, SplitPlan } from '../plan/index.js';
 import { chooseBackend } from './backend-choice.js';
 import type { BackendChoice } from './backend-choice.js';
-import { RunError } from './errors.js';
-import { chooseModel } from './model-choice.js';
+import { modelPath, openModelFile } from './model-file.js';
+import type { ModelFile } from './model-file.js';
 import type { Planned } from './planning.js';
 import type { Run } from './run.js';
-
-/** The model file, read and understood; nothing is loaded yet. */
-export interface ModelFile {
-  readonly path: string;
-  readonly description: ModelDescription;
-}
 
 /** Everything that a run holds until its end. */
 export interface LoadedModel extends ModelFile {
@@ -29,27 +21,6 @@ export interface LoadedModel extends ModelFile {
    */
   openSession(context: number): Promise<EngineSession>;
   close(): Promise<void>;
-}
-
-/** Which model file this run is about; says so when nobody named it. */
-export function modelPath(run: Run): string {
-  const choice = chooseModel(run.settings.model);
-  if (choice.note !== undefined) {
-    run.terminal.note(choice.note);
-  }
-  return choice.path;
-}
-
-/** Opens the file, or says why it cannot be opened, in the words of the system. */
-export async function openModelFile(path: string): Promise<ModelFile> {
-  if (existsSync(path) && statSync(path).isDirectory()) {
-    throw new RunError(`cannot open model '${path}': it is a directory; name a GGUF file`);
-  }
-  const [{ openGguf }, { describeModel }] = await Promise.all([
-    import('../gguf/index.js'),
-    import('../model/index.js'),
-  ]);
-  return { path, description: describeModel(openGguf(path)) };
 }
 
 /** Says which backend it will be, and refuses one that cannot be used. */

@@ -1,18 +1,15 @@
 import type { ModelDescription } from '../model/index.js';
 import { partsOf, sliceOf } from './model-parts.js';
 import type { ModelParts } from './model-parts.js';
-import type { GpuFacts, GpuPlan, HostPlan, LoadPlan, MachineFacts, PlanRequest } from './plan.js';
-
-/** Bytes per second between the places of a machine. */
-export interface Rates {
-  /** Whoever computes reads weights of its own memory. */
-  readonly compute: number;
-  /** Copies into GPU memory. */
-  readonly link: number;
-  /** Kernels read main memory in place. */
-  readonly mapped: number;
-  readonly disk: number;
-}
+import type {
+  GpuFacts,
+  GpuPlan,
+  HostPlan,
+  LoadPlan,
+  MachineFacts,
+  PlanRequest,
+  Rates,
+} from './plan.js';
 
 // Nominal figures of ordinary machines, for plans to be compared with each other; measured ones come with the facts.
 const ratesOfKind: Readonly<Record<GpuFacts['kind'] | 'host', Rates>> = {

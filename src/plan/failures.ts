@@ -1,25 +1,4 @@
-import type { LoadPlan, PlanReason, PlanRequest } from './plan.js';
-
-/** A part of a plan that can fail by itself while a model is loaded; the planner then does without it, or with less. */
-export type PlanStep =
-  /** The copy of the whole model into GPU memory. */
-  | 'copy'
-  /** Pinning the mapping of the file. */
-  | 'map'
-  /** Reading the experts into pinned memory. */
-  | 'pin'
-  /** The pinned tier of an expert cache. */
-  | 'hostTier'
-  /** The slots of an expert cache. */
-  | 'slots';
-
-export interface PlanFailure {
-  readonly step: PlanStep;
-  /** Index of the GPU, when several share the model. */
-  readonly device?: number;
-  /** The sentence of whoever failed. */
-  readonly reason: string;
-}
+import type { LoadPlan, PlanFailure, PlanReason, PlanRequest, PlanStep } from './plan.js';
 
 /** More would leave a cache that is not worth its trouble. */
 const mostHalvings = 4;

@@ -1,10 +1,9 @@
 export { automaticBudget } from './budget.js';
 export { tokenCost } from './cost.js';
-export type { Rates, TokenCost } from './cost.js';
+export type { TokenCost } from './cost.js';
 export { deviceSessionBytes } from './device-session.js';
 export type { DeviceSessionBytes } from './device-session.js';
 export { failureText, isSameLoad, stepOf } from './failures.js';
-export type { PlanFailure, PlanStep } from './failures.js';
 export { sessionBytes } from './kv-cache.js';
 export type { SessionBytes } from './kv-cache.js';
 export { planLoad, planSession } from './load-plan.js';
@@ -26,9 +25,12 @@ export type {
   HostPlan,
   LoadPlan,
   MachineFacts,
+  PlanFailure,
   PlanPart,
   PlanReason,
   PlanRequest,
+  PlanStep,
+  Rates,
   SplitPlan,
   UploadPath,
   WeightSource,

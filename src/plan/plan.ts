@@ -1,6 +1,36 @@
 import { Ds4Error, ExitCode } from '../error/index.js';
-import type { Rates } from './cost.js';
-import type { PlanFailure } from './failures.js';
+
+/** Bytes per second between the places of a machine. */
+export interface Rates {
+  /** Whoever computes reads weights of its own memory. */
+  readonly compute: number;
+  /** Copies into GPU memory. */
+  readonly link: number;
+  /** Kernels read main memory in place. */
+  readonly mapped: number;
+  readonly disk: number;
+}
+
+/** A part of a plan that can fail by itself while a model is loaded; the planner then does without it, or with less. */
+export type PlanStep =
+  /** The copy of the whole model into GPU memory. */
+  | 'copy'
+  /** Pinning the mapping of the file. */
+  | 'map'
+  /** Reading the experts into pinned memory. */
+  | 'pin'
+  /** The pinned tier of an expert cache. */
+  | 'hostTier'
+  /** The slots of an expert cache. */
+  | 'slots';
+
+export interface PlanFailure {
+  readonly step: PlanStep;
+  /** Index of the GPU, when several share the model. */
+  readonly device?: number;
+  /** The sentence of whoever failed. */
+  readonly reason: string;
+}
 
 /** A GPU as it is before anything is loaded, measured by the caller. */
 export interface GpuFacts {

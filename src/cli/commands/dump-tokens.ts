@@ -1,5 +1,5 @@
 import { RunError } from '../errors.js';
-import { modelPath } from '../load.js';
+import { modelPath } from '../model-file.js';
 import { openGguf } from '../../gguf/index.js';
 import { readPrompt } from '../prompt.js';
 import type { Run } from '../run.js';

@@ -5,7 +5,7 @@ import { PlanError } from '../../plan/index.js';
 import type { LoadPlan } from '../../plan/index.js';
 import { formatBytes } from '../bytes.js';
 import { chooseBackend } from '../backend-choice.js';
-import { modelPath } from '../load.js';
+import { modelPath } from '../model-file.js';
 import { partReports, planReport, reportLines, splitReport } from '../plan-report.js';
 import type { PartReport, PlanReport } from '../plan-report.js';
 import { planRun } from '../planning.js';
