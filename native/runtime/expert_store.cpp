@@ -213,7 +213,7 @@ void ExpertStore::fetch(size_t unit, std::vector<Fetch> &fetches) {
 
 void ExpertStore::begin_step() {
     settle();
-    finish_promotions(false);
+    finish_promotions();
     table_.publish_all();
 }
 
@@ -271,15 +271,14 @@ void ExpertStore::use(size_t unit, bool may_promote) {
     promote(unit);
 }
 
-const std::byte *ExpertStore::bytes_of(size_t unit, size_t part) const {
+const std::byte *ExpertStore::bytes_of(size_t unit, size_t part) {
     const Unit         &known = units_[unit];
     const size_t        layer = layer_of(unit);
     const ExpertMatrix &matrix = layers_[layer][part];
     if (known.where == Where::own) {
         return matrix.host + unit % experts_ * matrix.bytes;
     }
-    auto &self = const_cast<ExpertStore &>(*this);
-    return self.host_[known.place].to + self.class_of(layer).layout.offset[part];
+    return host_[known.place].to + class_of(layer).layout.offset[part];
 }
 
 /* Until all bytes have arrived, kernels go on reading them where they are. */
@@ -306,15 +305,10 @@ void ExpertStore::promote(size_t unit) {
     telemetry_.add(DS4_WORD_EXPERT_PROMOTIONS, 1);
 }
 
-void ExpertStore::finish_promotions(bool wait) {
-    if (promotions_.empty()) {
-        return;
-    }
-    if (wait) {
-        lanes_->finish();
-    }
+/* Shows the experts that have arrived in their slots. Does not wait for the others. */
+void ExpertStore::finish_promotions() {
     std::erase_if(promotions_, [&](const Promotion &promotion) {
-        if (!wait && !lanes_->arrived(promotion.lane)) {
+        if (!lanes_->arrived(promotion.lane)) {
             return false;
         }
         ExpertPlaces &slots = class_of(layer_of(promotion.unit)).slots;

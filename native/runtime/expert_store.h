@@ -122,7 +122,7 @@ private:
     size_t       layer_of(size_t unit) const { return unit / experts_; }
     SizeClass   &class_of(size_t layer) { return classes_[class_of_layer_[layer]]; }
     ExpertPlaces &places_of(Where where, size_t layer);
-    const std::byte *bytes_of(size_t unit, size_t part) const;
+    const std::byte *bytes_of(size_t unit, size_t part);
 
     void sort_into_classes(uint64_t slot_bytes, ReplacementPolicy policy);
     void show(size_t unit);
@@ -144,7 +144,7 @@ private:
     void   settle() noexcept;
 
     void promote(size_t unit);
-    void finish_promotions(bool wait);
+    void finish_promotions();
 
     backend::Device         &device_;
     FetchQueue              *queue_;

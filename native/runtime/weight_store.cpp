@@ -24,6 +24,8 @@ constexpr uint64_t kSampleBytes = 4096;
 
 uint64_t round_up(uint64_t value, uint64_t to) { return checked_add(value, to - 1) / to * to; }
 
+bool may_be_mapped(const WeightRange &range) { return range.offset % kPromisedAlignment == 0; }
+
 void check_range(const WeightRange &range, std::span<const WeightFile> files) {
     if (range.file >= files.size()) {
         throw Failure(DS4_E_ARGUMENT, "tensor " + range.name + " names file " + std::to_string(range.file) + " of " +
@@ -106,10 +108,13 @@ WeightStore::WeightStore(backend::Device &device, std::span<const WeightFile> fi
     }
 }
 
+/* Where the host has what kernels read over the bus. */
+WeightStore::Home WeightStore::pinned_home(const WeightRange &range, const WeightPlan &plan) {
+    return may_be_mapped(range) && !plan.pin_copies ? Home::pinned_mapping : Home::pinned_copy;
+}
+
 WeightStore::Home WeightStore::home_of(const WeightRange &range, const WeightPlan &plan, bool reads_host_memory) const {
-    const bool may_be_mapped = range.offset % kPromisedAlignment == 0;
-    const Home pinned = may_be_mapped && !plan.pin_copies ? Home::pinned_mapping : Home::pinned_copy;
-    const Home in_host = plan.source == WeightSource::mmap && may_be_mapped ? Home::mapping : Home::memory;
+    const Home in_host = plan.source == WeightSource::mmap && may_be_mapped(range) ? Home::mapping : Home::memory;
     const bool is_host = plan.placement == WeightPlacement::automatic ||
                          (plan.placement == WeightPlacement::stream_experts && reads_host_memory);
     if (range.bytes == 0) {
@@ -125,7 +130,7 @@ WeightStore::Home WeightStore::home_of(const WeightRange &range, const WeightPla
             return Home::file;
         }
         if (plan.placement == WeightPlacement::mapped_experts) {
-            return pinned;
+            return pinned_home(range, plan);
         }
         break;
     case WeightUse::kernels:
@@ -148,8 +153,7 @@ void WeightStore::choose_homes(const WeightPlan &plan, bool reads_host_memory) {
             homes_[i] = home_of(ranges_[i], plan, reads_host_memory);
             const bool is_limited = homes_[i] == Home::device && most != 0 && ranges_[i].use != WeightUse::routed_experts;
             if (is_limited && ranges_[i].bytes > most - std::min(most, taken)) {
-                const bool may_be_mapped = ranges_[i].offset % kPromisedAlignment == 0;
-                homes_[i] = may_be_mapped && !plan.pin_copies ? Home::pinned_mapping : Home::pinned_copy;
+                homes_[i] = pinned_home(ranges_[i], plan);
             }
             taken += is_limited && homes_[i] == Home::device ? ranges_[i].bytes : 0;
             device_bytes_ += homes_[i] == Home::device || homes_[i] == Home::nowhere ? ranges_[i].bytes : 0;

@@ -105,6 +105,7 @@ private:
         const ReadOnlyFile &file() const { return reader.file(); }
     };
 
+    static Home pinned_home(const WeightRange &range, const WeightPlan &plan);
     Home home_of(const WeightRange &range, const WeightPlan &plan, bool reads_host_memory) const;
     void choose_homes(const WeightPlan &plan, bool reads_host_memory);
     bool is_mapped(size_t range) const;
