@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "backend/gpu/float_tiles.h"
+#include "backend/gpu/thin_tile.h"
 #include "backend/gpu/tiles.h"
 
 namespace ds4::backend::gpu {
@@ -156,7 +157,7 @@ DS4_KERNEL quantise_choices(FeedForward job, RowSlice slice, Inputs routed, Inpu
 
 /* ---- products -------------------------------------------------------------------------------------- */
 
-/* The tiles of both kinds behind one face. */
+/* The tiles of all kinds behind one face. */
 template <Format format, int tokens> struct ByteProduct {
     using Tile = ByteTile<format, tokens>;
     static constexpr int kRows = Tile::kRows, kTokens = tokens;
@@ -168,6 +169,21 @@ template <Format format, int tokens> struct ByteProduct {
     static DS4_DEVICE void run(const WeightRows &weights, int64_t, int64_t first_row, const ProductInputs &x, int count,
                                int stages, std::byte *memory, InputRow input_row, Store store) {
         Tile::run(weights, first_row, x.bytes, count, stages, memory, input_row, store);
+    }
+};
+
+/* Of the shared expert, for few tokens. */
+struct ThinProduct {
+    using Tile = ThinTile<4>;
+    static constexpr int kRows = Tile::kRows, kTokens = Tile::kTokens;
+
+    static int    stages(const CardFacts &) { return 1; }
+    static size_t shared_bytes(int) { return Tile::kSharedBytes; }
+
+    template <typename InputRow, typename Store>
+    static DS4_DEVICE void run(const WeightRows &weights, int64_t, int64_t first_row, const ProductInputs &x, int count, int,
+                               std::byte *memory, InputRow input_row, Store store) {
+        Tile::run(weights, first_row, x.bytes, count, memory, input_row, store);
     }
 };
 
@@ -257,10 +273,12 @@ template <typename Product> struct Tag {
     using Type = Product;
 };
 
-constexpr int kByteTokens = 64;
+/* Tiles of so many tokens: wide ones share the expansion of weights, but are half empty when an expert has few choices, and
+ * their sums need more registers. */
+constexpr int kNarrow = 16, kMiddle = 32, kWide = 64;
 
 /* Calls with the tag of the product that takes weights of this format. */
-template <typename Call> void with_product(Format format, bool exact, Call call) {
+template <int byte_tokens, typename Call> void with_product(Format format, bool exact, Call call) {
     if (inputs_of(format, exact) == Inputs::floats) {
         switch (format) {
         case Format::f32: return call(Tag<FloatProduct<Format::f32>>{});
@@ -278,14 +296,14 @@ template <typename Call> void with_product(Format format, bool exact, Call call)
         return;
     }
     switch (format) {
-    case Format::q8_0: return call(Tag<ByteProduct<Format::q8_0, kByteTokens>>{});
-    case Format::q8_0_arranged: return call(Tag<ByteProduct<Format::q8_0_arranged, kByteTokens>>{});
-    case Format::mxfp4: return call(Tag<ByteProduct<Format::mxfp4, kByteTokens>>{});
-    case Format::q2_k: return call(Tag<ByteProduct<Format::q2_k, kByteTokens>>{});
-    case Format::q4_k: return call(Tag<ByteProduct<Format::q4_k, kByteTokens>>{});
-    case Format::q5_k: return call(Tag<ByteProduct<Format::q5_k, kByteTokens>>{});
-    case Format::q6_k: return call(Tag<ByteProduct<Format::q6_k, kByteTokens>>{});
-    case Format::iq2_xxs: return call(Tag<ByteProduct<Format::iq2_xxs, kByteTokens>>{});
+    case Format::q8_0: return call(Tag<ByteProduct<Format::q8_0, byte_tokens>>{});
+    case Format::q8_0_arranged: return call(Tag<ByteProduct<Format::q8_0_arranged, byte_tokens>>{});
+    case Format::mxfp4: return call(Tag<ByteProduct<Format::mxfp4, byte_tokens>>{});
+    case Format::q2_k: return call(Tag<ByteProduct<Format::q2_k, byte_tokens>>{});
+    case Format::q4_k: return call(Tag<ByteProduct<Format::q4_k, byte_tokens>>{});
+    case Format::q5_k: return call(Tag<ByteProduct<Format::q5_k, byte_tokens>>{});
+    case Format::q6_k: return call(Tag<ByteProduct<Format::q6_k, byte_tokens>>{});
+    case Format::iq2_xxs: return call(Tag<ByteProduct<Format::iq2_xxs, byte_tokens>>{});
     default: return;
     }
 }
@@ -300,26 +318,40 @@ void sort(const Stream &stream, const FeedForward &job, int32_t tile_width, Sort
            {static_cast<unsigned>(job.experts)}, kSortThreads, 0, job, tile_width, sorted.order, sorted.tiles);
 }
 
+template <typename Product>
+void start(const Stream &stream, const CardFacts &card, const FeedForward &job, SortedChoices &sorted, const RowSlice &slice,
+           Work work, bool shared) {
+    int64_t tiles = (job.tokens + Product::kTokens - 1) / Product::kTokens;
+    if (!shared) {
+        sort(stream, job, Product::kTokens, sorted);
+        tiles = job.routed / Product::kTokens + job.experts;
+    }
+    const int64_t blocks = tiles * ((slice.count + Product::kRows - 1) / Product::kRows);
+    const int     stages = Product::stages(card);
+    launch(stream, multiply_choices<Product>, {static_cast<unsigned>(blocks)}, kTileThreads, Product::shared_bytes(stages),
+           job, sorted, slice, work, shared, stages);
+}
+
 void multiply(const Stream &stream, const CardFacts &card, const FeedForward &job, bool exact, SortedChoices &sorted,
               const RowSlice &slice, Format format, Work work, bool shared) {
-    with_product(format, exact, [&](auto tag) {
-        using Product = typename decltype(tag)::Type;
-        int64_t tiles = (job.tokens + Product::kTokens - 1) / Product::kTokens;
-        if (!shared) {
-            sort(stream, job, Product::kTokens, sorted);
-            tiles = job.routed / Product::kTokens + job.experts;
-        }
-        const int64_t blocks = tiles * ((slice.count + Product::kRows - 1) / Product::kRows);
-        const int     stages = Product::stages(card);
-        launch(stream, multiply_choices<Product>, {static_cast<unsigned>(blocks)}, kTileThreads,
-               Product::shared_bytes(stages), job, sorted, slice, work, shared, stages);
-    });
+    const auto call = [&](auto tag) {
+        start<typename decltype(tag)::Type>(stream, card, job, sorted, slice, work, shared);
+    };
+    if (shared && !exact && format == Format::q8_0_arranged && job.tokens <= kThinTokens) {
+        start<ThinProduct>(stream, card, job, sorted, slice, work, shared);
+    } else if (!shared && job.routed <= kNarrow / 2 * static_cast<int64_t>(job.experts)) {
+        with_product<kNarrow>(format, exact, call);
+    } else if (!shared && job.routed <= kMiddle / 2 * static_cast<int64_t>(job.experts)) {
+        with_product<kMiddle>(format, exact, call);
+    } else {
+        with_product<kWide>(format, exact, call);
+    }
 }
 
 } // namespace
 
 int64_t tile_slots(int64_t routed, int64_t experts) {
-    return routed / kByteTokens + experts;
+    return routed / kNarrow + experts;
 }
 
 void gate_up_many(const Stream &stream, const CardFacts &card, const FeedForward &job, bool exact, SortedChoices &sorted,

@@ -169,6 +169,18 @@ TEST("many tokens of an expert give each the bits it has alone") {
     }
 }
 
+TEST("many experts with few choices each, and one with more than a narrow tile takes") {
+    const Shape shapes[] = {
+        {Type::iq2_xxs, Type::q2_k, Type::q8_0, Type::q8_0, 30, 256, 256, 20, 2, true},
+        {Type::q4_k, Type::mxfp4, Type::q8_0, Type::q8_0, 20, 256, 64, 16, 2, true},
+        {Type::q8_0, Type::q6_k, Type::q8_0, Type::q8_0, 20, 64, 256, 16, 2, false},
+    };
+    for (const Shape &shape : shapes) {
+        Random random(97);
+        check_model(shape.name() + " narrow", Model(shape, Routing::skewed, random), false, {8});
+    }
+}
+
 TEST("one expert may get everything and others nothing") {
     Shape  shape{Type::q8_0, Type::q8_0, Type::q8_0, Type::q8_0, 70, 64, 32, 40, 2, true};
     Random random(93);

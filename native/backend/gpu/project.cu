@@ -46,7 +46,9 @@ void project_many(const Stream &stream, const CardFacts &card, bool exact, const
         }
         const Inputs inputs = inputs_of(format, exact);
         if (inputs == Inputs::floats) {
-            project_floats(stream, same, batch.tokens);
+            if (!project_thin_floats(stream, same, batch.tokens)) {
+                project_floats(stream, card, same, batch.tokens);
+            }
             continue;
         }
         const int kind = inputs == Inputs::bytes_32 ? 0 : 1;

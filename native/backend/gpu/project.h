@@ -49,8 +49,13 @@ int64_t few_tokens(const CardFacts &card, int64_t columns, std::span<const Part>
 /* All parts in one launch. */
 void project_few(const Stream &stream, const CardFacts &card, Parts parts, int64_t tokens);
 
+/* Up to so many tokens a matrix has too few wide tiles for the whole card. */
+constexpr int64_t kThinTokens = 64;
+/* Parts of one format, when it is one of floats and the tokens are few enough; else nothing happens and it is false. */
+bool project_thin_floats(const Stream &stream, const Parts &parts, int64_t tokens);
+
 /* Parts of one format, any number of tokens. */
 void project_bytes(const Stream &stream, const CardFacts &card, Parts parts, int64_t tokens, const Activations &x);
-void project_floats(const Stream &stream, Parts parts, int64_t tokens);
+void project_floats(const Stream &stream, const CardFacts &card, Parts parts, int64_t tokens);
 
 } // namespace ds4::backend::gpu

@@ -2,6 +2,7 @@
  * from the device's memory once. */
 #include "backend/gpu/project.h"
 
+#include "backend/gpu/thin_tile.h"
 #include "backend/gpu/tiles.h"
 #include "failure.h"
 
@@ -29,6 +30,26 @@ DS4_KERNEL __launch_bounds__(kTileThreads, 2) project_byte_tiles(Parts parts, Ac
         [=](int64_t row, int token, float value) { out[token * stride + row] = value; });
 }
 
+template <int token_tiles>
+DS4_KERNEL __launch_bounds__(kTileThreads, 2) project_thin_tiles(Parts parts, Activations x, int64_t token_count) {
+    using Tile = ThinTile<token_tiles>;
+    DS4_SHARED(std::byte, shared);
+    wait_for_inputs();
+    let_next_start();
+    const Part   &part = parts.part[part_of_block(parts)];
+    const int64_t token_tile_count = (token_count + Tile::kTokens - 1) / Tile::kTokens;
+    const int64_t block = static_cast<int64_t>(blockIdx.x) - part.first_block;
+    const int64_t first_token = block % token_tile_count * Tile::kTokens;
+    const int64_t left = token_count - first_token;
+    float *const  out = part.out + first_token * part.out_stride;
+    const int64_t stride = part.out_stride;
+    Tile::run(
+        {part.data, part.row_bytes, part.rows}, block / token_tile_count * Tile::kRows, x,
+        static_cast<int>(left < Tile::kTokens ? left : Tile::kTokens), shared,
+        [&](int token) { return part.input_row + (first_token + token) * part.input_stride; },
+        [=](int64_t row, int token, float value) { out[token * stride + row] = value; });
+}
+
 int64_t tiles_of(int64_t count, int64_t tile) { return (count + tile - 1) / tile; }
 
 template <Format format, int tokens>
@@ -44,12 +65,34 @@ void start(const Stream &stream, const CardFacts &card, Parts parts, int64_t tok
            Tile::shared_bytes(stages), parts, x, token_count, stages);
 }
 
+template <int token_tiles>
+void start_thin(const Stream &stream, Parts parts, int64_t token_count, const Activations &x) {
+    using Tile = ThinTile<token_tiles>;
+    int64_t blocks = 0;
+    for (int i = 0; i < parts.count; ++i) {
+        parts.part[i].first_block = static_cast<int32_t>(blocks);
+        blocks += tiles_of(parts.part[i].rows, Tile::kRows) * tiles_of(token_count, Tile::kTokens);
+    }
+    launch(stream, project_thin_tiles<token_tiles>, {static_cast<unsigned>(blocks)}, kTileThreads, Tile::kSharedBytes, parts,
+           x, token_count);
+}
+
 /* Wide tiles need less memory traffic, but there have to be enough of them for the whole card. */
 template <Format format>
 void start_small(const Stream &stream, const CardFacts &card, const Parts &parts, int64_t tokens, const Activations &x) {
     int64_t wide = 0;
     for (int i = 0; i < parts.count; ++i) {
         wide += tiles_of(parts.part[i].rows, ByteTile<format, 128>::kRows) * tiles_of(tokens, 128);
+    }
+    if constexpr (format == Format::q8_0_arranged) {
+        if (tokens <= kThinTokens) {
+            if (tokens <= ThinTile<2>::kTokens) {
+                start_thin<2>(stream, parts, tokens, x);
+            } else {
+                start_thin<4>(stream, parts, tokens, x);
+            }
+            return;
+        }
     }
     if (tokens <= 64 || wide < card.multiprocessors) {
         start<format, 64>(stream, card, parts, tokens, x);

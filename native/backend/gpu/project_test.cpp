@@ -125,6 +125,42 @@ TEST("float matrices may have any number of columns") {
     }
 }
 
+TEST("float matrices of many tokens end anywhere in a tile") {
+    constexpr Shape kEdges[] = {{31, 33, 36}, {64, 31, 1057}, {65, 64, 100}, {127, 97, 33}, {128, 1, 64}, {130, 65, 7}};
+    for (const quant::Type type : {quant::Type::f32, quant::Type::f16, quant::Type::bf16}) {
+        for (const Shape &shape : kEdges) {
+            check_matrix(std::string("project ") + quant::type_name(type) + " " + std::to_string(shape.tokens) + " x " +
+                             std::to_string(shape.rows) + " x " + std::to_string(shape.columns),
+                         type, shape, false);
+        }
+    }
+}
+
+/* More tiles of the larger kind than twice the multiprocessors of most cards, and in pieces fewer than that. */
+TEST("tiles of either size give the same bits") {
+    constexpr int64_t tokens = 1540, rows = 1300;
+    struct Case {
+        quant::Type type;
+        int64_t     columns;
+        bool        exact;
+    };
+    constexpr Case kCases[] = {{quant::Type::f32, 33, false},
+                               {quant::Type::f32, 40, false},
+                               {quant::Type::f16, 33, false},
+                               {quant::Type::f16, 40, false},
+                               {quant::Type::q8_0, 64, true}};
+    for (const auto &[type, columns, exact] : kCases) {
+        Random                   random(5);
+        Backend                  backend = gpu(exact);
+        const OwnedMatrix        owned = random_matrix(type, rows, columns, random);
+        const PlacedMatrix       placed = place_matrix(backend, owned, Layout::file);
+        const std::vector<float> x = random.normals(tokens * columns);
+        const std::vector<float> got = project(backend, {&placed.matrix}, x, {tokens});
+        CHECK_SAME_BITS(std::string("project ") + quant::type_name(type) + " in pieces",
+                        project(backend, {&placed.matrix}, x, {500, 500, 540}), got);
+    }
+}
+
 TEST("a row of the model's width and a row wider than shared memory") {
     check_matrix("project q8_0 8192", quant::Type::q8_0, {9, 17, 8192}, false);
     check_matrix("project f16 8192", quant::Type::f16, {9, 17, 8192}, false);

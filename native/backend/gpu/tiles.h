@@ -161,28 +161,31 @@ inline size_t shared_bytes_of_two(const CardFacts &card) { return card.shared_by
 
 /* ---- bytes ----------------------------------------------------------------------------------------- */
 
-/* kRows rows times kTokens (64 or 128) tokens with activations in 8 bits. Weights and activations pass through stages in
- * shared memory, several of which are on their way: by asynchronous copies where no bit has to move, else through
- * registers. A group of lanes has 16 kRowTiles rows times 32 tokens; integers come from the matrix instruction. */
+/* kRows rows times kTokens (16, 32, 64 or 128) tokens with activations in 8 bits. Weights and activations pass through stages
+ * in shared memory, several of which are on their way: by asynchronous copies where no bit has to move, else through
+ * registers. A group of lanes has 16 kRowTiles rows times 8 kTokenTiles tokens; integers come from the matrix instruction. */
 template <Format format, int tokens> struct ByteTile {
     using Unit = Bytes<format>;
     using Tables = typename Unit::Tables;
     static constexpr Inputs kInputs = inputs_of(format, false);
     static constexpr bool   kSmallUnits = kInputs == Inputs::bytes_32;
     static constexpr bool   kCopied = format == Format::q8_0_arranged;
-    static_assert(kInputs != Inputs::floats && (tokens == 64 || (tokens == 128 && kSmallUnits)));
+    static_assert(kInputs != Inputs::floats &&
+                  (tokens == 16 || tokens == 32 || tokens == 64 || (tokens == 128 && kSmallUnits)));
 
-    static constexpr int kRows = (kLittleShared && !kSmallUnits) || (kSmallUnits && tokens == 128) ? 64 : 128;
+    static constexpr int kRows =
+        tokens > 32 && ((kLittleShared && !kSmallUnits) || (kSmallUnits && tokens == 128)) ? 64 : 128;
     static constexpr int kTokens = tokens;
     static constexpr int kChains = chains(kInputs);
     static constexpr int kPieces = !kSmallUnits ? 8 : kLittleShared ? 2 : 4; /* of a stage, 32 values each */
     static constexpr int kUnits = kSmallUnits ? kPieces : 1;
     static constexpr int kStride = 32 * kPieces + 16; /* lanes of a fragment then meet different banks */
     static constexpr int kSumsStride = 12;            /* words; likewise */
-    static constexpr int kTokenTiles = 4;
+    static constexpr int kTokenTiles = tokens == 16 ? 2 : 4;
     static constexpr int kTokenGroups = kTokens / (8 * kTokenTiles);
     static constexpr int kRowGroups = kTileThreads / kLanes / kTokenGroups;
     static constexpr int kRowTiles = kRows / kRowGroups / 16;
+    static_assert(kRowTiles >= 1);
     static constexpr int kItems = kRows * kPieces / kTileThreads; /* shares of a stage per thread */
 
     struct Stage {
@@ -197,6 +200,7 @@ template <Format format, int tokens> struct ByteTile {
     struct Shared {
         Tables  tables;
         int32_t input_rows[kTokens];
+        int64_t input_offsets[kTokens]; /* of the rows, in bytes */
     };
     static constexpr size_t kFixedBytes = (sizeof(Shared) + 15) / 16 * 16;
     static constexpr size_t kStageBytes = (sizeof(Stage) + 15) / 16 * 16;
@@ -215,7 +219,9 @@ template <Format format, int tokens> struct ByteTile {
                                std::byte *memory, InputRow input_row, Store store) {
         auto &shared = *reinterpret_cast<Shared *>(memory);
         for (int t = static_cast<int>(threadIdx.x); t < kTokens; t += kTileThreads) {
-            shared.input_rows[t] = static_cast<int32_t>(input_row(t < count ? t : count - 1));
+            const auto row = static_cast<int32_t>(input_row(t < count ? t : count - 1));
+            shared.input_rows[t] = row;
+            shared.input_offsets[t] = row * x.columns;
         }
         fill_tables(shared.tables);
         sync_block();
@@ -233,9 +239,10 @@ template <Format format, int tokens> struct ByteTile {
     const int          units;
     const int          stages;
 
-    DS4_DEVICE Stage &stage(int index) const {
-        return *reinterpret_cast<Stage *>(stage_memory + index % stages * static_cast<int>(kStageBytes));
+    DS4_DEVICE Stage &stage(int slot) const {
+        return *reinterpret_cast<Stage *>(stage_memory + slot * static_cast<int>(kStageBytes));
     }
+    DS4_DEVICE int slot_after(int slot) const { return slot + 1 == stages ? 0 : slot + 1; }
     DS4_DEVICE const std::byte *row_of(int row) const {
         const int64_t known = first_row + row < weights.rows ? first_row + row : weights.rows - 1;
         return weights.data + known * weights.row_bytes;
@@ -257,8 +264,7 @@ template <Format format, int tokens> struct ByteTile {
     };
 
     /* Starts the loads of a stage, from where `walk` is. */
-    DS4_DEVICE void issue(int index, Walk &walk, Carried &carried) const {
-        Stage    &to = stage(index);
+    DS4_DEVICE void issue(Stage &to, Walk &walk, Carried &carried) const {
         int       of_stage[kUnits];
 #pragma unroll
         for (int k = 0; k < kUnits; ++k) {
@@ -271,9 +277,11 @@ template <Format format, int tokens> struct ByteTile {
         const int quad = thread % kQuads;
         const int place = kSmallUnits ? select(of_stage, quad / 2) * 32 + quad % 2 * 16 : of_stage[0] * 256 + quad * 16;
 #pragma unroll
-        for (int i = 0; i < kTokens * kQuads / kTileThreads; ++i) {
+        for (int i = 0; i < (kTokens * kQuads + kTileThreads - 1) / kTileThreads; ++i) {
             const int token = (i * kTileThreads + thread) / kQuads;
-            copy_async(to.inputs + token * kStride + 16 * quad, x.q + shared.input_rows[token] * x.columns + place);
+            if (token < kTokens) {
+                copy_async(to.inputs + token * kStride + 16 * quad, x.q + shared.input_offsets[token] + place);
+            }
         }
 #pragma unroll
         for (int i = 0; i < (kTokens * kUnits + kTileThreads - 1) / kTileThreads; ++i) {
@@ -312,8 +320,7 @@ template <Format format, int tokens> struct ByteTile {
     }
 
     /* Puts what came by registers into the stage. */
-    DS4_DEVICE void land(int index, const Carried &carried) const {
-        Stage    &to = stage(index);
+    DS4_DEVICE void land(Stage &to, const Carried &carried) const {
         const int thread = static_cast<int>(threadIdx.x);
 #pragma unroll
         for (int i = 0; i < kItems; ++i) {
@@ -484,8 +491,7 @@ template <Format format, int tokens> struct ByteTile {
         Elements<float> sum = {};
         Walk            added, issued;
 
-        const auto add = [&](int index) {
-            const Stage &from = stage(index);
+        const auto add = [&](const Stage &from, int index) {
 #pragma unroll 1
             for (int k = 0; k < kUnits && index * kUnits + k < units; ++k) {
                 if (busy) {
@@ -513,23 +519,25 @@ template <Format format, int tokens> struct ByteTile {
 
         Carried carried;
         if (stages == 1) {
+            Stage &only = stage(0);
             for (int index = 0; index < stage_count; ++index) {
                 sync_block();
-                issue(index, issued, carried);
+                issue(only, issued, carried);
                 copies_commit();
-                land(index, carried);
+                land(only, carried);
                 copies_wait<0>();
                 sync_block();
-                add(index);
+                add(only, index);
             }
         } else {
             for (int index = 0; index < stages - 1; ++index) {
                 if (index < stage_count) {
-                    issue(index, issued, carried);
-                    land(index, carried);
+                    issue(stage(index), issued, carried);
+                    land(stage(index), carried);
                 }
                 copies_commit();
             }
+            int slot = 0, next_slot = stages - 1;
             for (int index = 0; index < stage_count; ++index) {
                 if (stages == 3) {
                     copies_wait<1>();
@@ -537,15 +545,17 @@ template <Format format, int tokens> struct ByteTile {
                     copies_wait<0>();
                 }
                 sync_block();
-                const int next = index + stages - 1;
-                if (next < stage_count) {
-                    issue(next, issued, carried);
+                const bool more = index + stages - 1 < stage_count;
+                if (more) {
+                    issue(stage(next_slot), issued, carried);
                 }
                 copies_commit();
-                add(index);
-                if (next < stage_count) {
-                    land(next, carried);
+                add(stage(slot), index);
+                if (more) {
+                    land(stage(next_slot), carried);
                 }
+                slot = slot_after(slot);
+                next_slot = slot_after(next_slot);
             }
         }
 

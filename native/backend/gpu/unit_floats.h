@@ -6,11 +6,11 @@
 
 namespace ds4::backend::gpu {
 
-/* The bytes of 32 values of F32, F16 or BF16 that lie one after another; a row may have any number of them and start
- * anywhere. Two values to a word, or one. */
-template <Format format> struct PlainFloats {
+/* The bytes of `count` values of F32, F16 or BF16 that lie one after another, a multiple of 16 bytes; a row may have any
+ * number of values and start anywhere. Two values to a word, or one. */
+template <Format format, int count = 32> struct PlainFloats {
     static constexpr int kValuesPerWord = format == Format::f32 ? 1 : 2;
-    uint32_t             words[32 / kValuesPerWord];
+    uint32_t             words[count / kValuesPerWord];
 
     DS4_DEVICE float value(int i) const {
         if constexpr (format == Format::f32) {
@@ -23,18 +23,19 @@ template <Format format> struct PlainFloats {
     }
 };
 
-template <Format format>
-DS4_DEVICE PlainFloats<format> load_plain(const std::byte *row, int64_t columns, int64_t piece) {
-    constexpr int       kBytes = format == Format::f32 ? 4 : 2;
-    const std::byte    *from = row + 32 * kBytes * piece;
-    PlainFloats<format> raw;
-    if (32 * piece + 32 <= columns && (reinterpret_cast<uintptr_t>(from) & 15u) == 0) {
+/* Values count * piece .. + count - 1 of a row; 0 beyond its end. */
+template <Format format, int count = 32>
+DS4_DEVICE PlainFloats<format, count> load_plain(const std::byte *row, int64_t columns, int64_t piece) {
+    constexpr int              kBytes = format == Format::f32 ? 4 : 2;
+    const std::byte           *from = row + count * kBytes * piece;
+    PlainFloats<format, count> raw;
+    if (count * piece + count <= columns && (reinterpret_cast<uintptr_t>(from) & 15u) == 0) {
         load_quads(from, raw.words);
         return raw;
     }
-    const auto end = static_cast<int>(columns - 32 * piece);
+    const auto end = static_cast<int>(columns - count * piece);
 #pragma unroll
-    for (int i = 0; i < 32; i += raw.kValuesPerWord) {
+    for (int i = 0; i < count; i += raw.kValuesPerWord) {
         if constexpr (format == Format::f32) {
             raw.words[i] = i < end ? load_once(reinterpret_cast<const uint32_t *>(from) + i) : 0u;
         } else {
