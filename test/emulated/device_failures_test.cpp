@@ -1,5 +1,7 @@
 /* What only an emulated card can be made to do: to be missing, of another architecture, full, or lost. */
+#include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -116,7 +118,7 @@ TEST("a driver that refuses to map memory as read only is asked without") {
 
 TEST("whichever call fails while a backend, a ring and pinned memory are opened, nothing is kept") {
     const char *const calls[] = {"gpuGetDeviceCount", "gpuGetDeviceProperties", "gpuSetDevice", "gpuMalloc",
-                                 "gpuMemsetAsync", "gpuHostAlloc", "gpuHostGetDevicePointer",
+                                 "gpuMemsetAsync", "gpuHostAlloc", "gpuHostRegister", "gpuHostGetDevicePointer",
                                  "gpuStreamCreateWithFlags", "gpuEventCreateWithFlags", "gpuStreamSynchronize"};
     for (const char *call : calls) {
         for (int skip = 0; skip < 12; ++skip) {
@@ -126,6 +128,7 @@ TEST("whichever call fails while a backend, a ring and pinned memory are opened,
                 const Backend backend = gpu::test::gpu(true);
                 const auto    ring = backend.device->upload_ring(2, 4096);
                 const auto    pinned = backend.device->pin_memory(10000, "a test");
+                const auto    large = backend.device->pin_memory(9 << 20, "a test");
             } catch (const Failure &) {
             }
             CHECK(emulated::allocated_bytes() == 0 && emulated::pinned_bytes() == 0);
@@ -140,12 +143,44 @@ TEST("memory that cannot be pinned is refused with what it was for") {
     emulated::fail_call("gpuHostAlloc", gpuErrorMemoryAllocation);
     const std::string sentence = sentence_of([&] { device->pin_memory(3 << 20, "experts"); });
     CHECK(has(sentence, "cannot pin 3.0 MiB of host memory for experts: "));
+    emulated::fail_call("gpuHostRegister", gpuErrorNotSupported);
+    emulated::fail_call("gpuHostAlloc", gpuErrorMemoryAllocation);
+    CHECK(has(sentence_of([&] { device->pin_memory(30 << 20, "experts"); }), "cannot pin 30.0 MiB of host memory for experts: "));
     emulated::fail_call("gpuHostAlloc", gpuErrorMemoryAllocation);
     CHECK_FAILS(DS4_E_NO_MEMORY, device->pin_memory(64, "a test"));
     emulated::fail_call("gpuHostAlloc", gpuErrorNotSupported);
     CHECK_FAILS(DS4_E_DEVICE, device->pin_memory(64, "a test"));
     emulated::fail_call("gpuHostAlloc", gpuErrorMemoryAllocation, 1);
     CHECK(has(sentence_of([&] { device->upload_ring(2, 64 << 10); }), "cannot pin 2 upload buffers of 64 KiB each: "));
+    CHECK(emulated::pinned_bytes() == 0);
+}
+
+TEST("more memory than the host has is refused, and does not end the process") {
+    const auto        device = open_device(0);
+    const std::string sentence = sentence_of([&] { device->pin_memory(size_t{1} << 50, "experts"); });
+
+    CHECK(has(sentence, "of host memory for experts: "));
+    CHECK(has(sentence, "MiB of host memory are free"));
+    CHECK_FAILS(DS4_E_NO_MEMORY, device->pin_memory(size_t{1} << 50, "experts"));
+    CHECK(emulated::pinned_bytes() == 0);
+}
+
+TEST("memory whose pages the driver does not pin is the driver's own, and zero as well") {
+    OtherCard        card;
+    const auto       device = open_device(0);
+    constexpr size_t kBytes = (20 << 20) + 4097;
+    for (const bool refused : {false, true}) {
+        if (refused) {
+            emulated::fail_call("gpuHostRegister", gpuErrorNotSupported);
+        }
+        const auto                 pinned = device->pin_memory(kBytes, "a test");
+        const std::span<std::byte> bytes = pinned->bytes();
+
+        CHECK(bytes.size() == kBytes && reinterpret_cast<uintptr_t>(bytes.data()) % 4096 == 0);
+        CHECK(std::ranges::count(bytes, std::byte{0}) == static_cast<std::ptrdiff_t>(kBytes));
+        CHECK(pinned->device_address() != nullptr && emulated::pinned_bytes() >= kBytes);
+        std::ranges::fill(bytes, std::byte{1});
+    }
     CHECK(emulated::pinned_bytes() == 0);
 }
 

@@ -43,6 +43,17 @@ bool holds(const std::map<uintptr_t, size_t> &ranges, const void *data, size_t b
     return after != ranges.begin() && begin + bytes <= std::prev(after)->first + std::prev(after)->second;
 }
 
+/* Whether a range has some of the bytes and not all. */
+bool holds_a_part(const std::map<uintptr_t, size_t> &ranges, const void *data, size_t bytes) {
+    const auto begin = reinterpret_cast<uintptr_t>(data);
+    for (const auto &[first, count] : ranges) {
+        if (begin < first + count && first < begin + bytes && (begin < first || begin + bytes > first + count)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 size_t sum(const std::map<uintptr_t, size_t> &ranges) {
     size_t total = 0;
     for (const auto &[begin, bytes] : ranges) {
@@ -231,6 +242,9 @@ gpuError_t gpuMemcpyAsync(void *to, const void *from, size_t bytes, gpuMemcpyKin
         if ((to_device ? !memory.holds(to, bytes) : memory.touches(to, bytes)) ||
             (from_device ? !memory.holds(from, bytes) && !pinned(from, bytes) : memory.touches(from, bytes))) {
             return gpuErrorInvalidValue;
+        }
+        if (!within && holds_a_part(registered_host, host, bytes)) {
+            return gpuErrorInvalidValue; /* as real cards do */
         }
         enqueue(stream, [=] { std::memmove(to, from, bytes); });
         if (!within && !pinned(host, bytes) && !is_captured(stream)) {

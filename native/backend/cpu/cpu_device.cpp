@@ -1,7 +1,6 @@
 #include "backend/cpu/cpu_device.h"
 
 #include <algorithm>
-#include <cinttypes>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -12,62 +11,16 @@
 
 #include "backend/cpu/instruction_set.h"
 #include "backend/cpu/thread_pool.h"
+#include "backend/host_memory.h"
 #include "failure.h"
 
 namespace ds4::backend::cpu {
 
 namespace {
 
-struct CloseFile {
-    void operator()(FILE *file) const { std::fclose(file); }
-};
-using File = std::unique_ptr<FILE, CloseFile>;
-
-File open_to_read(const char *path) {
-    return File(std::fopen(path, "re"));
-}
-
-struct Memory {
-    uint64_t total = 0;
-    uint64_t available = 0;
-    uint64_t swap = 0;
-};
-
-/* The number behind `key` in a file of "key number" lines, or 0. */
-uint64_t read_number(const char *path, const char *key) {
-    const File file = open_to_read(path);
-    char       line[256];
-    const size_t length = std::strlen(key);
-    while (file != nullptr && std::fgets(line, sizeof line, file.get()) != nullptr) {
-        uint64_t value = 0;
-        if (std::strncmp(line, key, length) == 0 && std::sscanf(line + length, "%" SCNu64, &value) == 1) {
-            return value;
-        }
-    }
-    return 0;
-}
-
-/* What the machine has, cut to the limit of the process's control group. */
-Memory read_memory() {
-    Memory memory;
-    memory.total = read_number("/proc/meminfo", "MemTotal:") * 1024;
-    memory.available = read_number("/proc/meminfo", "MemAvailable:") * 1024;
-    memory.swap = read_number("/proc/meminfo", "SwapTotal:") * 1024;
-
-    const uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "");
-    if (limit != 0 && limit < memory.total) {
-        const uint64_t used = read_number("/sys/fs/cgroup/memory.current", "");
-        const uint64_t cache = read_number("/sys/fs/cgroup/memory.stat", "inactive_file ");
-        const uint64_t taken = used - std::min(used, cache);
-        memory.total = limit;
-        memory.available = std::min(memory.available, limit - std::min(limit, taken));
-    }
-    return memory;
-}
-
 std::string processor_name() {
-    const File file = open_to_read("/proc/cpuinfo");
-    char       line[512];
+    const std::unique_ptr<FILE, CloseFile> file(std::fopen("/proc/cpuinfo", "re"));
+    char                                   line[512];
     while (file != nullptr && std::fgets(line, sizeof line, file.get()) != nullptr) {
         const char *colon = std::strchr(line, ':');
         if (colon != nullptr && (std::strncmp(line, "model name", 10) == 0 || std::strncmp(line, "Model", 5) == 0)) {
@@ -104,9 +57,9 @@ private:
 };
 
 /* Nothing has to be pinned: the kernels are the host's own. */
-class HostMemory final : public PinnedMemory {
+class PlainMemory final : public PinnedMemory {
 public:
-    explicit HostMemory(Allocation memory) : memory_(std::move(memory)) {}
+    explicit PlainMemory(Allocation memory) : memory_(std::move(memory)) {}
     const std::byte     *device_address() const override { return memory_.as<std::byte>(); }
     std::span<std::byte> bytes() const override { return {memory_.as<std::byte>(), memory_.bytes()}; }
 
@@ -159,11 +112,11 @@ std::unique_ptr<UploadRing> CpuDevice::upload_ring(size_t slots, size_t slot_byt
 }
 
 std::unique_ptr<PinnedMemory> CpuDevice::pin_memory(size_t bytes, std::string_view what) {
-    return std::make_unique<HostMemory>(allocate(bytes, what));
+    return std::make_unique<PlainMemory>(allocate(bytes, what));
 }
 
 DeviceInfo CpuDevice::info() const {
-    const Memory memory = read_memory();
+    const HostMemory memory = read_host_memory();
     return {
         .kind = DeviceKind::host,
         .name = processor_name(),
@@ -180,8 +133,8 @@ Allocation CpuDevice::allocate(size_t bytes, std::string_view what) {
     }
     /* Fresh pages are zero and cost nothing until they are touched. More than the machine could ever hold would be
      * granted by some systems, and end the process later. */
-    const Memory memory = read_memory();
-    void        *data = MAP_FAILED;
+    const HostMemory memory = read_host_memory();
+    void            *data = MAP_FAILED;
     if (memory.total == 0 || bytes <= memory.total + memory.swap) {
         data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     }

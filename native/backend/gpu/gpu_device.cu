@@ -1,7 +1,6 @@
 #include "backend/gpu/gpu_device.h"
 
 #include <cstdio>
-#include <cstring>
 
 #include <unistd.h>
 
@@ -103,11 +102,10 @@ class GpuPinnedMemory final : public PinnedMemory {
 public:
     GpuPinnedMemory(const GpuDevice &device, size_t bytes, std::string_view what)
         : device_(device), size_(bytes),
-          pages_(device, bytes, gpuHostAllocMapped, in_mib(bytes) + " of host memory for " + std::string(what)) {
+          pages_(device, bytes, in_mib(bytes) + " of host memory for " + std::string(what)) {
         void *address = nullptr;
         check(gpuHostGetDevicePointer(&address, pages_.data(), 0), "address host memory");
         address_ = static_cast<const std::byte *>(address);
-        std::memset(pages_.data(), 0, pages_.bytes());
     }
 
     ~GpuPinnedMemory() override {
@@ -179,7 +177,9 @@ Allocation GpuDevice::allocate(size_t bytes, std::string_view what) {
     }
     make_current();
     void            *data = nullptr;
-    const gpuError_t error = gpuMalloc(&data, bytes);
+    /* Kernels read weights in whole words, to the end of the last one. */
+    const size_t     whole = (bytes + 15) / 16 * 16;
+    const gpuError_t error = gpuMalloc(&data, whole);
     if (error == gpuErrorMemoryAllocation) {
         static_cast<void>(gpuGetLastError());
         size_t free_bytes = 0;
@@ -192,7 +192,7 @@ Allocation GpuDevice::allocate(size_t bytes, std::string_view what) {
     check(error, "allocate memory");
     Allocation allocation(this, data, bytes);
     /* Done before anyone else's stream may write to it. */
-    check(gpuMemsetAsync(data, 0, bytes, stream_), "clear memory");
+    check(gpuMemsetAsync(data, 0, whole, stream_), "clear memory");
     check(gpuStreamSynchronize(stream_), "clear memory");
     return allocation;
 }

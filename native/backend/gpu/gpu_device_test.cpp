@@ -27,12 +27,13 @@ std::vector<uint8_t> random_bytes(size_t count, uint64_t seed) {
     return bytes;
 }
 
-/* Floats in pages that may only be read, like a mapped file, with a page before and behind. */
+/* Values in pages that may only be read, like a mapped file, with a page before and behind. Nothing else lies in these
+ * pages: copies into memory of which a part is pinned fail. */
 class ReadOnlyPages {
 public:
-    explicit ReadOnlyPages(const std::vector<float> &values) : bytes_(3 * kPage + values.size() * sizeof(float)) {
+    explicit ReadOnlyPages(std::span<const std::byte> values) : bytes_(3 * kPage + values.size()) {
         data_ = static_cast<std::byte *>(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-        std::memcpy(data_ + kOffset, values.data(), values.size() * sizeof(float));
+        std::memcpy(data_ + kOffset, values.data(), values.size());
         mprotect(data_, bytes_, PROT_READ);
     }
     ~ReadOnlyPages() { munmap(data_, bytes_); }
@@ -163,7 +164,8 @@ TEST("a slot may be sent from any byte on, and memory that is pinned without a s
     std::vector<uint8_t>       got(sent.size());
     const Allocation           memory = device->allocate(sent.size(), "a test");
     const auto                 pinned = device->pin_memory(kBytes, "a test");
-    const std::span            of_host = std::as_bytes(std::span(sent)).subspan(2 * kBytes);
+    const ReadOnlyPages        pages{std::as_bytes(std::span(sent)).subspan(2 * kBytes)};
+    const std::span            of_host = pages.from_second_page_on();
     const auto                 mapping = device->map_host(of_host);
     const auto                 ring = device->upload_ring(2, kSkipped + kBytes);
 
@@ -244,7 +246,7 @@ TEST("kernels read mapped host memory in place") {
     Backend                  backend = gpu::test::gpu(true);
     Random                   random(3);
     const std::vector<float> rows = random.normals(kRows * kWidth);
-    const ReadOnlyPages      pages(rows);
+    const ReadOnlyPages      pages{std::as_bytes(std::span(rows))};
     const auto               mapping = backend.device->map_host(pages.from_second_page_on());
     const Matrix embedding{quant::Type::f32, RowLayout::file, kRows, kWidth, kWidth * int64_t{sizeof(float)},
                            mapping->device_address()};

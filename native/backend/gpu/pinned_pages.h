@@ -6,14 +6,16 @@
 #include <utility>
 
 #include "backend/gpu/gpu_device.h"
+#include "backend/gpu/touched_pages.h"
 
 namespace ds4::backend::gpu {
 
 class PinnedPages {
 public:
     PinnedPages() = default;
-    /* Throws Failure(DS4_E_NO_MEMORY or DS4_E_DEVICE), a sentence that begins: cannot pin `what`. */
-    PinnedPages(const GpuDevice &device, size_t bytes, unsigned flags, const std::string &what);
+    /* Zeroed, and mapped for kernels. Throws Failure(DS4_E_NO_MEMORY or DS4_E_DEVICE), a sentence that begins: cannot pin
+     * `what`. */
+    PinnedPages(const GpuDevice &device, size_t bytes, const std::string &what);
     /* Whoever uses it must have ended. */
     ~PinnedPages();
     PinnedPages(PinnedPages &&other) noexcept { swap(other); }
@@ -31,12 +33,17 @@ public:
 private:
     void swap(PinnedPages &other) noexcept {
         std::swap(device_, other.device_);
+        std::swap(pages_, other.pages_);
         std::swap(block_, other.block_);
         std::swap(data_, other.data_);
         std::swap(bytes_, other.bytes_);
     }
 
+    bool pin_touched();
+    void take_from_driver(const std::string &what);
+
     const GpuDevice *device_ = nullptr;
+    TouchedPages     pages_;           /* of our own, or */
     void            *block_ = nullptr; /* as the runtime gave it */
     std::byte       *data_ = nullptr;
     size_t           bytes_ = 0;

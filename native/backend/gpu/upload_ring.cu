@@ -12,7 +12,7 @@ GpuUploadRing::GpuUploadRing(const GpuDevice &device, size_t slots, size_t slot_
         check(gpuEventCreateWithFlags(&mark_, gpuEventDisableTiming), "create an event for uploads");
         for (Slot &slot : slots_) {
             check(gpuEventCreateWithFlags(&slot.sent, gpuEventDisableTiming), "create an event for uploads");
-            slot.buffer = PinnedPages(device, slot_bytes, gpuHostAllocDefault, what);
+            slot.buffer = PinnedPages(device, slot_bytes, what);
         }
     } catch (...) {
         free_all();
