@@ -2,6 +2,7 @@ import { openGguf } from '../../src/gguf/index.js';
 import { describeModel } from '../../src/model/index.js';
 import { Engine } from '../../src/engine/index.js';
 import type {
+  BackendName,
   EngineOptions,
   EngineSession,
   EvalRequest,
@@ -10,14 +11,27 @@ import type {
 
 export type GoldenEngineOptions = Omit<EngineOptions, 'description' | 'backend'>;
 
+/** The backend under test: the CPU, or what DS4_TEST_BACKEND names on a machine that has one. */
+export function testBackend(): BackendName {
+  const name = process.env['DS4_TEST_BACKEND'] ?? 'cpu';
+  const known: readonly BackendName[] = ['cpu', 'cuda', 'rocm', 'sim'];
+  const backend = known.find((one) => one === name);
+  if (backend === undefined) {
+    throw new Error(`DS4_TEST_BACKEND=${name}: none of ${known.join(', ')}`);
+  }
+  return backend;
+}
+
 export async function openEngine(
   modelPath: string,
   options: GoldenEngineOptions = {},
+  backend: BackendName = testBackend(),
 ): Promise<Engine> {
   const libraryDirectory = process.env['DS4_LIBRARY_DIR'];
   const engine = new Engine({
     description: describeModel(openGguf(modelPath)),
-    backend: 'cpu',
+    backend,
+    ...(backend === 'cpu' ? {} : { placement: 'resident' as const }),
     ...(libraryDirectory === undefined ? {} : { libraryDirectory }),
     ...options,
   });

@@ -3,11 +3,22 @@ import { existsSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { Engine } from '../../src/engine/index.js';
-import type { BackendName, EngineOptions, WeightOptions } from '../../src/engine/index.js';
+import type {
+  BackendName,
+  EngineOptions,
+  ExpertId,
+  WeightOptions,
+} from '../../src/engine/index.js';
 import { openGguf } from '../../src/gguf/index.js';
 import { describeModel } from '../../src/model/index.js';
+import { testBackend } from './evaluate.js';
 
-type Mode = Pick<EngineOptions, 'placement' | 'source' | 'weights'>;
+const hasCard = testBackend() === 'cuda' || testBackend() === 'rocm';
+
+interface Mode extends Pick<EngineOptions, 'placement' | 'source' | 'weights'> {
+  /** Experts that are read before the first token. */
+  readonly seeds?: readonly ExpertId[];
+}
 
 const embedded = describeModel(openGguf(resolve('models/ds4-small.gguf')));
 const fixture = describeModel(openGguf(resolve('test/fixtures/a-q8_0.gguf')));
@@ -33,20 +44,31 @@ interface Course {
   readonly decode: number;
 }
 
+/** The emulated card's, unless a real one is under test. */
+function libraries(backend: BackendName): Pick<EngineOptions, 'libraryDirectory'> {
+  const directory =
+    process.env['DS4_LIBRARY_DIR'] ??
+    (backend === 'cuda' && !hasCard ? resolve('build/emulated') : undefined);
+  return directory === undefined ? {} : { libraryDirectory: directory };
+}
+
 /** All logits of a prompt in chunks and of some single tokens behind it. */
 async function logitsOf(
   description: typeof embedded,
   backend: BackendName,
   course: Course,
-  mode: Mode,
-): Promise<{ logits: Buffer; counters: ReturnType<Engine['telemetry']> }> {
+  { seeds, ...options }: Mode,
+): Promise<{ logits: Buffer; counters: ReturnType<Engine['telemetry']>; uses: number }> {
   await using engine = new Engine({
     description,
     backend,
-    ...(backend === 'cuda' ? { libraryDirectory: resolve('build/emulated') } : {}),
-    ...mode,
+    ...libraries(backend),
+    ...options,
   });
   await engine.load();
+  if (seeds !== undefined) {
+    await engine.seedExperts(seeds);
+  }
   const sizes = [...course.chunks, ...Array.from({ length: course.decode }, () => 1)];
   await using session = await engine.openSession({
     context: 512,
@@ -64,7 +86,22 @@ async function logitsOf(
     parts.push(Buffer.from(logits!.buffer, logits!.byteOffset, logits!.byteLength));
     first += size;
   }
-  return { logits: Buffer.concat(parts), counters: engine.telemetry() };
+  const uses = (await engine.listExperts()).reduce((sum, expert) => sum + expert.uses, 0);
+  return { logits: Buffer.concat(parts), counters: engine.telemetry(), uses };
+}
+
+/** Some experts of every layer, in an order of no meaning. */
+function someExperts({ shape }: typeof embedded): ExpertId[] {
+  const layers = Array.from(
+    { length: shape.layerCount },
+    (_, layer) => shape.layerCount - 1 - layer,
+  );
+  return layers.flatMap((layer) =>
+    Array.from({ length: shape.expertCount }, (_, expert) => ({
+      layer,
+      expert: (expert * 3 + layer) % shape.expertCount,
+    })).filter((_, index) => index % 2 === 0),
+  );
 }
 
 interface Named {
@@ -96,6 +133,7 @@ function streaming(description: typeof embedded): Named[] {
     experts('streaming that reads layers ahead', 0, 2 * expertCount),
     experts('streaming by use and frequency', Math.ceil(all / 4), expertUsed, { policy: 'lfru' }),
     experts('streaming with one reader', Math.ceil(all / 4), expertUsed),
+    seeded(experts('streaming with a seeded cache', Math.ceil(all / 3), expertUsed), description),
     {
       name: 'streaming past the page cache',
       mode: {
@@ -108,6 +146,10 @@ function streaming(description: typeof embedded): Named[] {
       },
     },
   ];
+}
+
+function seeded({ name, mode }: Named, description: typeof embedded): Named {
+  return { name, mode: { ...mode, seeds: someExperts(description) } };
 }
 
 /** On devices with memory of their own. */
@@ -126,6 +168,7 @@ function apart(description: typeof embedded): Named[] {
     mapped("one token's experts in slots", slots(expertUsed)),
     mapped('half of the experts in slots', slots(Math.ceil(all / 2))),
     mapped('all experts in slots', slots(all + layerCount)),
+    seeded(mapped('seeded slots', { ...slots(Math.ceil(all / 3)), leaveSlots: true }), description),
     ...streaming(description),
     {
       name: 'streaming with a second tier in host memory',
@@ -171,6 +214,8 @@ const telling = new Set([
   "one token's experts in slots",
   "streaming with one token's experts",
   'streaming with a second tier in host memory',
+  'streaming with a seeded cache',
+  'seeded slots',
   '2 page slots',
   'little device memory for other weights',
 ]);
@@ -195,13 +240,21 @@ describe.each([
     reference: { placement: 'resident' },
     modes: apart(embedded),
   },
-  {
-    backend: 'cuda',
-    description: fixture,
-    course: { chunks: [5], decode: 4 },
-    reference: { placement: 'resident' },
-    modes: apart(fixture).filter(({ name }) => telling.has(name)),
-  },
+  hasCard
+    ? {
+        backend: testBackend(),
+        description: embedded,
+        course: { chunks: [40, 3, 100], decode: 12 },
+        reference: { placement: 'resident' },
+        modes: apart(embedded),
+      }
+    : {
+        backend: 'cuda',
+        description: fixture,
+        course: { chunks: [5], decode: 4 },
+        reference: { placement: 'resident' },
+        modes: apart(fixture).filter(({ name }) => telling.has(name)),
+      },
 ] as const satisfies readonly {
   backend: BackendName;
   description: typeof embedded;
@@ -209,7 +262,7 @@ describe.each([
   reference: Mode;
   modes: readonly Named[];
 }[])('$backend', ({ backend, description, course, reference, modes }) => {
-  test.skipIf(backend === 'cuda' && !existsSync('build/emulated/libds4-cuda.so'))(
+  test.skipIf(backend === 'cuda' && !hasCard && !existsSync('build/emulated/libds4-cuda.so'))(
     'every memory mode gives the bits of a resident model',
     async () => {
       const want = await logitsOf(description, backend, course, reference);
@@ -220,6 +273,8 @@ describe.each([
         expect(got.logits.equals(want.logits), name).toBe(true);
         const { lookups, deviceHits, hostHits, inFlightHits, misses } = got.counters.experts;
         expect(deviceHits + hostHits + inFlightHits + misses, name).toBe(lookups);
+        expect(got.uses, name).toBe(lookups);
+        expect(got.counters.experts.seeded > 0, name).toBe('seeds' in mode);
       }
     },
   );

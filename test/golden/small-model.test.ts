@@ -1,81 +1,11 @@
 // The model that comes with ds4: logits against PyTorch's, and as many right answers as PyTorch gives.
-import { readFileSync } from 'node:fs';
-import { resolve } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { Chat } from '../../src/chat/index.js';
-import type { Message, ThinkMode } from '../../src/chat/index.js';
 import type { Engine } from '../../src/engine/index.js';
-import { vocabularyOf } from '../../src/model/index.js';
-import { Sampler } from '../../src/sampling/index.js';
-import { Session } from '../../src/session/index.js';
-import { Tokenizer } from '../../src/tokenizer/index.js';
 import { openEngine } from './evaluate.js';
-
-const folder = resolve(import.meta.dirname, 'small-model');
-const modelPath = resolve(import.meta.dirname, '../../models/ds4-small.gguf');
-
-interface ParityCase {
-  readonly task: string;
-  readonly prompt: readonly number[];
-  readonly top_ids: readonly number[];
-  readonly top_logits: string;
-  readonly greedy: readonly number[];
-}
-
-interface Question {
-  readonly task: string;
-  readonly system: string;
-  readonly messages: readonly (readonly [
-    'user' | 'assistant',
-    string | readonly (string | number)[],
-  ])[];
-  readonly think?: boolean;
-  readonly answer: string;
-}
-
-interface Exam {
-  readonly sentences: readonly string[];
-  readonly pytorch: Readonly<Record<string, readonly [right: number, asked: number]>>;
-}
-
-const parity = (
-  JSON.parse(readFileSync(resolve(folder, 'parity.json'), 'utf8')) as { cases: ParityCase[] }
-).cases;
-const [exam, ...questions] = readFileSync(resolve(folder, 'questions.jsonl'), 'utf8')
-  .trim()
-  .split('\n')
-  .map((line) => JSON.parse(line) as unknown) as [Exam, ...Question[]];
+import { continueGreedily, exam, Examiner, modelPath, parity, questions } from './exam.js';
+import type { Question } from './exam.js';
 
 const eos = 1;
-
-function greedySampler(): Sampler {
-  return new Sampler({ temperature: 0, topP: 1, minP: 0, topK: 0, seed: 1n });
-}
-
-async function continueGreedily(
-  engine: Engine,
-  prompt: ArrayLike<number>,
-  stopTokens: ReadonlySet<number>,
-  maxTokens: number,
-): Promise<number[]> {
-  const timeline = await engine.openSession({ context: 8192, prefillChunk: 512 });
-  const session = new Session(timeline, engine.description.shape.vocab);
-  const tokens: number[] = [];
-  try {
-    await session.prefill(prompt);
-    await session.generate({
-      sampler: greedySampler(),
-      stopTokens,
-      maxTokens,
-      onToken: (token) => {
-        tokens.push(token);
-      },
-    });
-  } finally {
-    await session.close();
-  }
-  return tokens;
-}
 
 describe.each([
   { arithmetic: 'exact', accepted: 1e-2 },
@@ -119,32 +49,19 @@ describe.each([
 
 describe('answers of ds4-small', () => {
   let engine: Engine;
-  let tokenizer: Tokenizer;
-  let chat: Chat;
+  let examiner: Examiner;
   beforeAll(async () => {
     engine = await openEngine(modelPath);
-    const { gguf, shape } = engine.description;
-    tokenizer = new Tokenizer(vocabularyOf(gguf, shape.vocab));
-    chat = new Chat(tokenizer);
+    examiner = new Examiner(engine);
   });
   afterAll(async () => {
     await engine.close();
   });
 
-  async function answerOf({ system, messages, think }: Question): Promise<string> {
-    const mode: ThinkMode = think === true ? 'normal' : 'none';
-    const spoken = messages.map(([role, content]): Message => ({
-      role,
-      content:
-        typeof content === 'string'
-          ? content
-          : content
-              .map((part) => (typeof part === 'string' ? part : exam.sentences[part]!))
-              .join(''),
-    }));
-    const prompt = chat.render([{ role: 'system', content: system }, ...spoken], { think: mode });
-    const tokens = await continueGreedily(engine, prompt, chat.stopTokens(mode), 200);
-    return chat.parseReply(Int32Array.from(tokens), mode).content;
+  async function answerOf(question: Question): Promise<string> {
+    const prompt = examiner.promptOf(question);
+    const tokens = await continueGreedily(engine, prompt, examiner.stopTokens(question), 200);
+    return examiner.contentOf(question, tokens);
   }
 
   test.each(Object.entries(exam.pytorch))(

@@ -14,10 +14,10 @@ import type {
   EngineOptions,
   EngineSession,
   ModelEngine,
-  Simulation,
 } from '../../src/engine/index.js';
 import { openGguf } from '../../src/gguf/index.js';
 import { describeModel } from '../../src/model/index.js';
+import { simulatedMachine } from '../support/simulated-machine.js';
 
 const description = describeModel(openGguf(resolve('models/ds4-small.gguf')));
 const { layerCount, vocab } = description.shape;
@@ -25,17 +25,7 @@ const chunk = 48;
 const checkpoints = 2;
 const tokens = Int32Array.from({ length: 330 }, (_, index) => (index * index * 31 + 5) % vocab);
 
-const machine: Simulation = {
-  kind: 'discrete',
-  devices: 3,
-  vramBytes: 2 ** 30,
-  usedBytes: 0,
-  linkBytesPerSecond: 25e9,
-  mappedBytesPerSecond: 12e9,
-  diskBytesPerSecond: 5e9,
-  linkNs: 10_000,
-  diskNs: 80_000,
-};
+const machine = { ...simulatedMachine, devices: 3 };
 
 beforeEach(() => {
   simulate(machine);
