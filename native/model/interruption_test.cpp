@@ -4,6 +4,8 @@
 #include <memory>
 #include <vector>
 
+#include <unistd.h>
+
 #include "check.h"
 #include "model/session.h"
 #include "model/tiny_model_test.h"
@@ -137,6 +139,28 @@ TEST(a_set_cancel_word_stops_an_evaluation_before_it_begins) {
     CHECK(test::outcome_of([&] { run(session, tiny_tokens(3), 3); }).status == DS4_E_CANCELLED);
     CHECK(session.position() == 0);
     CHECK(tiny.telemetry->get(DS4_WORD_PHASE) == DS4_PHASE_IDLE);
+}
+
+TEST(a_file_that_is_cut_during_an_evaluation_ends_it_and_the_model_with_its_name) {
+    const size_t calls = Watched().count_calls();
+    size_t       with_offset = 0;
+    for (size_t number = 0; number < calls; number += calls / 9) {
+        Watched    watched;
+        const auto session = watched.session();
+        run(*session, tiny_tokens(kPosition), kChunk);
+        watched.action = [&] { CHECK(::truncate(watched.tiny.path().c_str(), 0) == 0); };
+
+        const test::Outcome outcome = watched.interrupted(*session, number);
+
+        CHECK(outcome.status == DS4_E_IO);
+        CHECK(outcome.says(watched.tiny.path()));
+        CHECK(session->position() == kPosition);
+        with_offset += outcome.says(" at offset ") ? 1 : 0;
+        CHECK(::truncate(watched.tiny.path().c_str(), static_cast<off_t>(watched.tiny.bytes.size())) == 0);
+        CHECK(watched.interrupted(*session, calls).status == DS4_E_IO); /* for good */
+        CHECK(session->rewind(0) == 0);
+    }
+    CHECK(with_offset > 6);
 }
 
 TEST(telemetry_counts_what_succeeded) {

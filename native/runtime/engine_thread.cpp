@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "failure.h"
+#include "runtime/mapping_watch.h"
 
 namespace ds4::runtime {
 
@@ -86,6 +87,7 @@ void EngineThread::serve() {
 }
 
 void *EngineThread::entry(void *self) {
+    accept_mapping_signals();
     static_cast<EngineThread *>(self)->serve();
     return nullptr;
 }

@@ -88,6 +88,7 @@ ReadOnlyFile::ReadOnlyFile(std::string path, uint64_t expected_bytes, const back
             throw Failure(DS4_E_IO, "cannot use " + path_ + ": it is not a regular file");
         }
         bytes_ = static_cast<uint64_t>(status.st_size);
+        modified_ = status.st_mtim;
         if (bytes_ != expected_bytes) {
             throw Failure(DS4_E_IO, "cannot use " + path_ + ": it has " + std::to_string(bytes_) + " bytes, but had " +
                                         std::to_string(expected_bytes) +
@@ -106,8 +107,8 @@ ReadOnlyFile::~ReadOnlyFile() {
 }
 
 ReadOnlyFile::ReadOnlyFile(ReadOnlyFile &&other) noexcept
-    : path_(std::move(other.path_)), bytes_(other.bytes_), descriptor_(std::exchange(other.descriptor_, -1)),
-      device_(other.device_) {}
+    : path_(std::move(other.path_)), bytes_(other.bytes_), modified_(other.modified_),
+      descriptor_(std::exchange(other.descriptor_, -1)), device_(other.device_) {}
 
 ssize_t ReadOnlyFile::read_some(void *to, size_t bytes, uint64_t offset) const {
     return read_through(device_, descriptor_, to, bytes, offset);
@@ -143,11 +144,18 @@ ssize_t DirectFile::read_some(void *to, size_t bytes, uint64_t offset) const {
     return read_through(device_, descriptor_, to, bytes, offset);
 }
 
-void ReadOnlyFile::check_not_shrunk() const {
-    const auto now = static_cast<uint64_t>(status_of(descriptor_, path_).st_size);
+uint64_t ReadOnlyFile::bytes_now() const { return static_cast<uint64_t>(status_of(descriptor_, path_).st_size); }
+
+void ReadOnlyFile::check_unchanged() const {
+    const struct stat status = status_of(descriptor_, path_);
+    const auto        now = static_cast<uint64_t>(status.st_size);
     if (now < bytes_) {
         throw Failure(DS4_E_IO, "cannot go on with " + path_ + ": it shrank from " + std::to_string(bytes_) + " to " +
                                     std::to_string(now) + " bytes while in use; restore the file and start again");
+    }
+    if (status.st_mtim.tv_sec != modified_.tv_sec || status.st_mtim.tv_nsec != modified_.tv_nsec) {
+        throw Failure(DS4_E_IO, "cannot go on with " + path_ + ": it was written to while in use; wait until it is whole and "
+                                    "start again");
     }
 }
 
@@ -155,17 +163,25 @@ uint64_t page_bytes() { return static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)); }
 
 FileMapping::FileMapping(const ReadOnlyFile &file, uint64_t offset, uint64_t bytes) {
     start_ = offset / page_bytes() * page_bytes();
-    bytes_ = offset - start_ + bytes;
+    bytes_ = (offset - start_ + bytes + page_bytes() - 1) / page_bytes() * page_bytes();
     void *const mapped = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, file.descriptor(), static_cast<off_t>(start_));
     if (mapped == MAP_FAILED) {
         const int error = errno;
         throw Failure(error == ENOMEM ? DS4_E_NO_MEMORY : DS4_E_IO,
                       "cannot map " + std::to_string(bytes_) + " bytes of " + file.path() + ": " + error_text(error));
     }
+    /* From here on the destructor does not run if we throw. */
+    try {
+        watch_ = MappingWatch(static_cast<std::byte *>(mapped), bytes_);
+    } catch (...) {
+        ::munmap(mapped, bytes_);
+        throw;
+    }
     base_ = static_cast<std::byte *>(mapped);
 }
 
 FileMapping::~FileMapping() {
+    watch_ = MappingWatch(); /* first: the addresses may be another mapping's next */
     if (base_ != nullptr) {
         ::munmap(base_, bytes_);
     }
@@ -183,6 +199,22 @@ void FileMapping::swap(FileMapping &other) noexcept {
     std::swap(base_, other.base_);
     std::swap(start_, other.start_);
     std::swap(bytes_, other.bytes_);
+    std::swap(watch_, other.watch_);
+}
+
+void FileMapping::check_read(const ReadOnlyFile &file) const {
+    const std::optional<uint64_t> loss = watch_.loss();
+    if (!loss) {
+        return;
+    }
+    const uint64_t    now = file.bytes_now();
+    const std::string what = "cannot read " + file.path() + " at offset " + std::to_string(start_ + *loss) + ": ";
+    if (now < file.bytes()) {
+        throw Failure(DS4_E_IO, what + "the file was cut from " + std::to_string(file.bytes()) + " to " +
+                                    std::to_string(now) + " bytes while in use; restore it and start again");
+    }
+    throw Failure(DS4_E_IO, what + "the disk did not give it, or the file was cut and restored while in use; check both and "
+                                   "start again");
 }
 
 } // namespace ds4::runtime

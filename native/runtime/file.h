@@ -9,8 +9,10 @@
 #include <utility>
 
 #include <sys/types.h>
+#include <time.h>
 
 #include "backend/device.h"
+#include "runtime/mapping_watch.h"
 
 namespace ds4::runtime {
 
@@ -49,14 +51,17 @@ public:
     uint64_t           bytes() const { return bytes_; }
     int                descriptor() const { return descriptor_; }
 
-    /* Throws Failure(DS4_E_IO) when the file is now shorter than it was: reading a mapping past the new end would end the
-     * process with SIGBUS. The check narrows that window; it cannot close it, and a library must not install a signal
-     * handler to do so. Weights that were read instead of mapped are not concerned. */
-    void check_not_shrunk() const;
+    /* Throws Failure(DS4_E_IO) when the file is now shorter than it was, or has been written to: a mapping shows other bytes
+     * then. Weights that were read instead of mapped are not concerned. */
+    void check_unchanged() const;
 
 private:
+    friend class FileMapping;
+    uint64_t bytes_now() const;
+
     std::string            path_;
     uint64_t               bytes_ = 0;
+    timespec               modified_{};
     int                    descriptor_ = -1;
     const backend::Device *device_;
 };
@@ -85,7 +90,7 @@ private:
     const backend::Device *device_;
 };
 
-/* A shared read-only mapping of part of a file. */
+/* A shared read-only mapping of part of a file. Pages that the file loses meanwhile read as zeroes. */
 class FileMapping {
 public:
     FileMapping() = default;
@@ -100,12 +105,17 @@ public:
     /* Address of a byte of the file, which must lie inside the mapping. */
     const std::byte *at(uint64_t offset) const { return base_ + (offset - start_); }
 
+    /* To be called after reading: throws Failure(DS4_E_IO), with the offset of the first, when there were bytes that `file`,
+     * the mapped one, did not give. They stay lost, whatever becomes of the file. */
+    void check_read(const ReadOnlyFile &file) const;
+
 private:
     void swap(FileMapping &other) noexcept;
 
-    std::byte *base_ = nullptr;
-    uint64_t   start_ = 0; /* file offset of base_ */
-    uint64_t   bytes_ = 0;
+    std::byte   *base_ = nullptr;
+    uint64_t     start_ = 0; /* file offset of base_ */
+    uint64_t     bytes_ = 0; /* whole pages */
+    MappingWatch watch_;
 };
 
 uint64_t page_bytes();

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -132,11 +133,23 @@ TEST(a_mapping_may_begin_at_any_byte) {
 TEST(a_file_that_shrinks_while_in_use_is_noticed) {
     const test::TemporaryFile file(test::counting_bytes(1000));
     const ReadOnlyFile        opened(file.path(), 1000);
-    opened.check_not_shrunk();
+    opened.check_unchanged();
     CHECK(::truncate(file.path().c_str(), 999) == 0);
 
-    const test::Outcome outcome = test::outcome_of([&] { opened.check_not_shrunk(); });
+    const test::Outcome outcome = test::outcome_of([&] { opened.check_unchanged(); });
 
     CHECK(outcome.status == DS4_E_IO);
     CHECK(outcome.says("from 1000 to 999 bytes"));
+}
+
+TEST(a_file_that_is_written_to_while_in_use_is_noticed) {
+    const test::TemporaryFile file(test::counting_bytes(1000));
+    const ReadOnlyFile        opened(file.path(), 1000);
+    const timespec            times[2] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT}, {.tv_sec = 12345, .tv_nsec = 6}};
+    CHECK(::utimensat(AT_FDCWD, file.path().c_str(), times, 0) == 0);
+
+    const test::Outcome outcome = test::outcome_of([&] { opened.check_unchanged(); });
+
+    CHECK(outcome.status == DS4_E_IO);
+    CHECK(outcome.says("written to while in use"));
 }

@@ -58,7 +58,6 @@ int advise(std::span<const std::byte> slab, uint64_t page, int advice) {
 
 void populate(std::span<const std::byte> slab, uint64_t page) {
 #if defined(MADV_POPULATE_READ)
-    /* Unlike touching, this reports an unreadable page as an error instead of a signal. */
     int result = 0;
     do {
         result = advise(slab, page, MADV_POPULATE_READ);
@@ -66,7 +65,8 @@ void populate(std::span<const std::byte> slab, uint64_t page) {
     if (result == 0) {
         return;
     }
-    if (errno != EINVAL && errno != ENOSYS) {
+    /* EFAULT: some page cannot be read. Touching finds out which. */
+    if (errno != EINVAL && errno != ENOSYS && errno != EFAULT) {
         throw Failure(DS4_E_IO, std::string("cannot bring the weights into memory: ") + std::strerror(errno));
     }
 #endif
@@ -195,6 +195,9 @@ std::vector<size_t> WeightStore::in_file_order(Home home) const {
 void WeightStore::read(size_t range, std::span<std::byte> to) const {
     if (homes_[range] == Home::mapping || homes_[range] == Home::memory) {
         std::copy_n(addresses_[range], ranges_[range].bytes, to.begin());
+        if (homes_[range] == Home::mapping) {
+            file_of(range).check();
+        }
         return;
     }
     read_fully(file_of(range).file(), to.first(ranges_[range].bytes), ranges_[range].offset);
@@ -360,6 +363,7 @@ void WeightStore::warm(Telemetry &telemetry) const {
             /* Lets the disk work on the next slab meanwhile. Failing costs nothing but time. */
             advise(range.subspan(done, std::min(2 * kSlabBytes, range.size() - done)), page, MADV_WILLNEED);
             populate(range.subspan(done, step), page);
+            check_files();
             done += step;
             telemetry.add(DS4_WORD_BYTES_DONE, step);
         }
@@ -371,7 +375,7 @@ void WeightStore::check_files() const {
         return;
     }
     for (const std::unique_ptr<OpenFile> &file : files_) {
-        file->file().check_not_shrunk();
+        file->check();
     }
 }
 

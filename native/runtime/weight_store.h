@@ -78,7 +78,7 @@ public:
     uint64_t          offset(size_t range) const { return ranges_[range].offset; }
     /* Whether the range has device memory of its own, which may be rewritten. */
     bool             owned_by_device(size_t range) const { return homes_[range] == Home::device; }
-    /* Copies a whole range to host memory. */
+    /* Copies a whole range to host memory. Throws Failure(DS4_E_IO). */
     void             read(size_t range, std::span<std::byte> to) const;
 
     uint64_t weight_bytes() const { return weight_bytes_; }
@@ -91,7 +91,8 @@ public:
     /* Brings every mapped page into memory, with progress and cancellation. */
     void warm(Telemetry &telemetry) const;
 
-    /* To be called before a step reads weights; see ReadOnlyFile::check_not_shrunk. */
+    /* Before a step reads weights, and again before anybody is given what it computed from them: a mapping may have lost its
+     * file. Throws Failure(DS4_E_IO) with the file, and with the offset when a lost byte was read. */
     void check_files() const;
 
 private:
@@ -103,6 +104,10 @@ private:
         FileMapping      mapping; /* from the first to the last mapped range */
 
         const ReadOnlyFile &file() const { return reader.file(); }
+        void                check() const {
+            mapping.check_read(file());
+            file().check_unchanged();
+        }
     };
 
     static Home pinned_home(const WeightRange &range, const WeightPlan &plan);

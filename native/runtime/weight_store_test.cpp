@@ -132,6 +132,27 @@ TEST(a_weight_file_that_shrinks_is_refused_before_it_is_read) {
     CHECK(test::outcome_of([&] { store.warm(telemetry); }).status == DS4_E_IO);
 }
 
+TEST(reading_a_weight_file_that_was_cut_names_it_and_the_offset) {
+    const std::vector<std::byte>   bytes = test::counting_bytes(50000);
+    const test::TemporaryFile      file(bytes);
+    const std::vector<WeightFile>  files = {{file.path(), bytes.size()}};
+    const std::vector<WeightRange> ranges = {{0, 64, 4000, "a"}, {0, 40000, 10000, "b"}};
+    test::HostDevice               device;
+    Telemetry                      telemetry;
+    const WeightStore              store(device, files, ranges, kMapped, telemetry);
+    std::vector<std::byte>         got(10000);
+    store.read(1, got);
+    CHECK(std::memcmp(got.data(), bytes.data() + 40000, got.size()) == 0);
+    CHECK(::truncate(file.path().c_str(), 4096) == 0);
+
+    const test::Outcome outcome = test::outcome_of([&] { store.read(1, got); });
+
+    CHECK(outcome.status == DS4_E_IO);
+    CHECK(outcome.says("cannot read " + file.path() + " at offset 4"));
+    CHECK(outcome.says("cut from 50000 to 4096 bytes"));
+    CHECK(test::outcome_of([&] { store.check_files(); }).says("at offset 4"));
+}
+
 TEST(weights_that_do_not_fit_are_refused_and_nothing_stays_taken) {
     const std::vector<std::byte>   bytes = test::counting_bytes(50000);
     const test::TemporaryFile      file(bytes);
