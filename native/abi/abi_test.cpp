@@ -327,3 +327,39 @@ TEST(the_lock_of_the_abi_says_who_holds_it) {
     CHECK(ds4_lock_acquire(file.path().c_str(), &second, &holder, &failure.error) == DS4_OK);
     ds4_lock_release(second);
 }
+
+TEST(experts_can_be_seeded_and_listed) {
+    Arguments arguments;
+    ErrorText failure;
+    arguments.plan.placement = DS4_PLACE_STREAM_EXPERTS;
+    arguments.plan.expert_slot_bytes = 100 << 10;
+    arguments.plan.expert_transit_bytes = 100 << 10;
+    ds4_model *model = arguments.open();
+    const auto expert_of = [](uint32_t layer, uint32_t expert) {
+        return ds4_expert{sizeof(ds4_expert), layer, expert, 0, 0};
+    };
+    const std::array<ds4_expert, 3> wanted = {expert_of(4, 1), expert_of(0, 5), expert_of(2, 2)};
+    uint32_t                        seeded = 99;
+    uint32_t                        count = 99;
+
+    CHECK(ds4_seed_experts(model, wanted.data(), 3, &seeded, &failure.error) == DS4_OK && seeded == 3);
+    CHECK(ds4_list_experts(model, nullptr, 0, &count, &failure.error) == DS4_OK && count == 3);
+    std::array<ds4_expert, 2> listed = {expert_of(9, 9), expert_of(9, 9)};
+    CHECK(ds4_list_experts(model, listed.data(), 2, &count, &failure.error) == DS4_OK && count == 3);
+    for (size_t i = 0; i < listed.size(); ++i) {
+        CHECK(listed[i].layer == wanted[i].layer && listed[i].expert == wanted[i].expert);
+        CHECK(listed[i].is_kept == 1 && listed[i].uses == 0);
+    }
+    const uint64_t *words = ds4_telemetry_words(arguments.telemetry);
+    CHECK(words[DS4_WORD_EXPERT_SEEDED] == 3);
+    CHECK(words[DS4_WORD_PHASE] == DS4_PHASE_IDLE);
+
+    const ds4_expert nowhere = expert_of(0, 6);
+    CHECK(ds4_seed_experts(model, &nowhere, 1, &seeded, &failure.error) == DS4_E_ARGUMENT && seeded == 0);
+    CHECK(failure.says("no expert 6"));
+    CHECK(ds4_seed_experts(model, nullptr, 1, &seeded, &failure.error) == DS4_E_ARGUMENT);
+    CHECK(ds4_seed_experts(model, nullptr, 0, &seeded, &failure.error) == DS4_OK && seeded == 0);
+    CHECK(ds4_list_experts(model, listed.data(), 2, nullptr, &failure.error) == DS4_E_ARGUMENT);
+    CHECK(ds4_list_experts(nullptr, listed.data(), 2, &count, &failure.error) == DS4_E_ARGUMENT);
+    ds4_model_close(model);
+}

@@ -94,7 +94,7 @@ constexpr uint32_t kLoadPlan[] = {
     DS4_AT(ds4_load_plan, page_slots),
     DS4_AT(ds4_load_plan, pin_copies),
     DS4_AT(ds4_load_plan, drop_read_pages),
-    DS4_AT(ds4_load_plan, reserved),
+    DS4_AT(ds4_load_plan, leave_slots),
 };
 
 constexpr uint32_t kSimulation[] = {
@@ -139,6 +139,15 @@ constexpr uint32_t kModelInfo[] = {
     DS4_AT(ds4_model_info, mapped_bytes),
     DS4_AT(ds4_model_info, device_bytes),
     DS4_AT(ds4_model_info, locked_bytes),
+};
+
+constexpr uint32_t kExpert[] = {
+    sizeof(ds4_expert),
+    DS4_AT(ds4_expert, size),
+    DS4_AT(ds4_expert, layer),
+    DS4_AT(ds4_expert, expert),
+    DS4_AT(ds4_expert, is_kept),
+    DS4_AT(ds4_expert, uses),
 };
 
 constexpr uint32_t kSessionArgs[] = {
@@ -211,6 +220,7 @@ static_assert(pinned(kLoadPlan, {128, 0,  4,  8,  12, 16, 20, 24, 28, 32,  36,  
 static_assert(pinned(kSimulation, {80, 0, 4, 8, 16, 24, 32, 40, 48, 52, 56, 60, 64, 72, 76}));
 static_assert(pinned(kModelArgs, {64, 0, 4, 8, 12, 16, 24, 32, 40, 48, 56}));
 static_assert(pinned(kModelInfo, {48, 0, 4, 8, 12, 16, 24, 32, 40}));
+static_assert(pinned(kExpert, {24, 0, 4, 8, 12, 16}));
 static_assert(pinned(kSessionArgs, {24, 0, 4, 8, 16, 20}));
 static_assert(pinned(kSessionSizes, {40, 0, 4, 8, 16, 24, 32}));
 static_assert(pinned(kTapRecord, {24, 0, 4, 8, 16, 20}));
@@ -231,6 +241,7 @@ constexpr NamedLayout kLayouts[] = {
     {"ds4_simulation", kSimulation},
     {"ds4_model_args", kModelArgs},
     {"ds4_model_info", kModelInfo},
+    {"ds4_expert", kExpert},
     {"ds4_session_args", kSessionArgs},
     {"ds4_session_sizes", kSessionSizes},
     {"ds4_tap_record", kTapRecord},
@@ -241,6 +252,7 @@ constexpr NamedLayout kLayouts[] = {
 /* Holds until a field is appended; then the left side stays and its part of this line goes. */
 static_assert(kFirstSize<ds4_device_info> == sizeof(ds4_device_info) && kFirstSize<ds4_tensor> == sizeof(ds4_tensor) &&
               kFirstSize<ds4_shape> == sizeof(ds4_shape) && kFirstSize<ds4_model_args> == sizeof(ds4_model_args) &&
+              kFirstSize<ds4_expert> == sizeof(ds4_expert) &&
               kFirstSize<ds4_session_args> == sizeof(ds4_session_args) &&
               kFirstSize<ds4_eval_args> == sizeof(ds4_eval_args) &&
               kFirstSize<ds4_eval_result> == sizeof(ds4_eval_result));

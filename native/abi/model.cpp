@@ -64,6 +64,7 @@ ModelArgs read_args(const ds4_model_args *given) {
     check_choice("expert_policy", known.plan.expert_policy, DS4_POLICY_LFRU);
     check_choice("pin_copies", known.plan.pin_copies, 1);
     check_choice("drop_read_pages", known.plan.drop_read_pages, 1);
+    check_choice("leave_slots", known.plan.leave_slots, 1);
     check_count("read_threads", known.plan.read_threads, kMostUploadThreads);
     check_count("page_slots", known.plan.page_slots, kMostPageSlots);
     check_choice("check_tensors", known.plan.check_tensors, 1);
@@ -122,6 +123,7 @@ std::shared_ptr<model::Model> load(const ModelArgs &args) {
                                                                         : runtime::ReplacementPolicy::lru},
         .page_slots = args.plan.page_slots,
         .read_threads = args.plan.read_threads,
+        .leave_slots = args.plan.leave_slots == 1,
     };
     return std::make_shared<model::Model>(std::move(backend), shape, slice, sources, args.telemetry);
 }

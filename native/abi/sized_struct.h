@@ -25,6 +25,7 @@ template <> inline constexpr uint32_t kFirstSize<ds4_shape> = 160;
 template <> inline constexpr uint32_t kFirstSize<ds4_load_plan> = 48;
 template <> inline constexpr uint32_t kFirstSize<ds4_model_args> = 64;
 template <> inline constexpr uint32_t kFirstSize<ds4_model_info> = 32;
+template <> inline constexpr uint32_t kFirstSize<ds4_expert> = 24;
 template <> inline constexpr uint32_t kFirstSize<ds4_session_args> = 24;
 template <> inline constexpr uint32_t kFirstSize<ds4_session_sizes> = 32;
 template <> inline constexpr uint32_t kFirstSize<ds4_eval_args> = 96;

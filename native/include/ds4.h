@@ -158,6 +158,10 @@ enum {
     DS4_WORD_EXPERT_HOST_PLACES = 34,
     DS4_WORD_EXPERT_HOST_USED = 35,
 
+    /* Counters again. */
+    DS4_WORD_EXPERT_SEEDED = 36,        /* by ds4_seed_experts */
+    DS4_WORD_EXPERT_FORESEEN = 37,      /* fetched before the step, because its tokens alone decide: hits in flight later */
+
     /* The ledger of a simulated device. */
     DS4_WORD_SIM_TO_DEVICE_BYTES = 40,
     DS4_WORD_SIM_FROM_DEVICE_BYTES = 41,
@@ -312,7 +316,7 @@ typedef struct ds4_load_plan {
     uint32_t page_slots;     /* 0: off. Else the weights of layers that are not routed experts take turns in so many slots */
     uint32_t pin_copies;     /* 1: what stays in host memory is read into pinned memory instead of pinning the file's mapping */
     uint32_t drop_read_pages; /* 1: the system need not keep what was uploaded in its page cache */
-    uint32_t reserved;
+    uint32_t leave_slots;     /* MAPPED: 1: slots stay empty until ds4_seed_experts; 0: experts of every layer alike fill them */
 } ds4_load_plan;
 /* AUTO on a host backend leaves weights where `source` puts them; GPU backends want one of the others.
  * RESIDENT: everything is copied into device memory. MAPPED_EXPERTS: everything but the routed experts is; those stay in the
@@ -353,6 +357,27 @@ typedef struct ds4_model_info {
     uint64_t locked_bytes;     /* host memory that may not be swapped out, as lock_weights asked */
 } ds4_model_info;
 DS4_API ds4_status ds4_model_describe(ds4_model *model, ds4_model_info *info, ds4_error *error);
+
+/* A routed expert, and how much it was wanted. */
+typedef struct ds4_expert {
+    uint32_t size;
+    uint32_t layer;   /* of the model, in the slice */
+    uint32_t expert;
+    uint32_t is_kept; /* out: 1: it has a slot, or a place in pinned host memory */
+    uint64_t uses;    /* out: evaluations that wanted it since the model was opened */
+} ds4_expert;
+
+/* Reads experts into free slots, then into free places of host memory; the first ones matter most. Those for which none is free
+ * are left out, and nobody is evicted. MAPPED: slots that are still free then are filled with experts of every layer alike.
+ * *seeded is how many of them got a place: 0 where experts have no places of their own. Reports bytes through the telemetry
+ * block. When a read fails, or the cancel word is set, what had arrived stays. */
+DS4_API ds4_status ds4_seed_experts(ds4_model *model, const ds4_expert *experts /* [count] */, uint32_t count,
+                                    uint32_t *seeded, ds4_error *error);
+
+/* The experts that have places, in the order of their value to the policy, then the others that were wanted, the most wanted
+ * first. Fills up to `capacity` entries (each with `size` set by the caller) and sets *count to the number there are. */
+DS4_API ds4_status ds4_list_experts(ds4_model *model, ds4_expert *experts /* [capacity] */, uint32_t capacity,
+                                    uint32_t *count, ds4_error *error);
 
 /* ---- session: one timeline ------------------------------------------------------------------ */
 

@@ -21,8 +21,12 @@ backend::ExpertsArgs part_of(const backend::ExpertsArgs &args, int64_t first, in
 /* Experts may be absent: they are fetched while those that are here are computed. Where there is no room for all that the
  * batch needs, its tokens take turns; how a batch is cut changes no value. */
 void stream_experts(const Batch &batch, const Layer &layer, const backend::ExpertsArgs &args) {
-    std::vector<int32_t> ids(static_cast<size_t>(args.tokens * args.used));
-    batch.device.copy_out(ids.data(), args.ids, ids.size() * sizeof(int32_t));
+    std::vector<int32_t> ids = foreseen_ids(batch, layer.weights);
+    /* To know them is enough where nothing has to be fetched any more: what gives way to a fetch may not be in use. */
+    if (ids.empty() || !layer.experts.has_all(layer.place, ids)) {
+        ids.resize(static_cast<size_t>(args.tokens * args.used));
+        batch.device.copy_out(ids.data(), args.ids, ids.size() * sizeof(int32_t));
+    }
     for (int64_t first = 0; first < args.tokens;) {
         const auto rest = std::span<const int32_t>(ids).subspan(static_cast<size_t>(first * args.used));
         const auto run = layer.experts.begin_run(layer.place, rest, static_cast<size_t>(args.tokens));
@@ -40,6 +44,18 @@ void stream_experts(const Batch &batch, const Layer &layer, const backend::Exper
 }
 
 } // namespace
+
+std::vector<int32_t> foreseen_ids(const Batch &batch, const LayerWeights &weights) {
+    std::vector<int32_t> ids;
+    if (!weights.router_hash_here.empty()) {
+        const auto used = static_cast<size_t>(batch.shape.expert_used);
+        for (const int32_t token : batch.token_ids) {
+            const auto row = weights.router_hash_here.subspan(static_cast<size_t>(token) * used, used);
+            ids.insert(ids.end(), row.begin(), row.end());
+        }
+    }
+    return ids;
+}
 
 void expert_sublayer(const Batch &batch, const Layer &layer) {
     const Shape        &shape = batch.shape;

@@ -137,6 +137,15 @@ void fetch_results(const Batch &batch, const GraphRequest &request, uint64_t byt
     }
 }
 
+/* Before the first op, so that reading has a lead. Layers that route by token id are the first ones. */
+void foresee_experts(const Graph &graph, const Batch &batch) {
+    std::vector<std::vector<int32_t>> ids;
+    for (int64_t layer = graph.slice.first; layer <= graph.slice.last && graph.shape.routes_by_hash(layer); ++layer) {
+        ids.push_back(foreseen_ids(batch, graph.weights.layer(layer)));
+    }
+    graph.weights.experts().foresee(ids, batch.token_ids.size());
+}
+
 /* Lets the experts that were used often come nearer. */
 void tell_choices(const Graph &graph, const Batch &batch) {
     runtime::ExpertStore &experts = graph.weights.experts();
@@ -154,6 +163,9 @@ void evaluate(const Graph &graph, const Batch &batch, const runtime::KvCache &kv
     const uint64_t result_bytes = place_results(request, batch.work.result_block, batch.work.results);
     prepare_results(batch);
     graph.weights.experts().begin_step();
+    if (graph.weights.experts().streams()) {
+        foresee_experts(graph, batch);
+    }
     if (!graph.slice.embedding) {
         batch.device.copy_in(batch.work.streams, request.hidden_in, stream_bytes(batch));
     }

@@ -1,6 +1,9 @@
 #include "model/model.h"
 
+#include <string>
 #include <utility>
+
+#include "failure.h"
 
 namespace ds4::model {
 
@@ -10,6 +13,32 @@ Model::Model(backend::Backend backend, Shape shape, Slice slice, const WeightSou
       ropes_(shape_), weights_(backend_, shape_, slice_, sources, *telemetry_) {
     /* Mapped weights count as loaded, read or not: there is nothing left to wait for. */
     telemetry_->set(DS4_WORD_BYTES_DONE, store().weight_bytes());
+}
+
+size_t Model::seed_experts(std::span<const runtime::ExpertId> wanted) {
+    const auto                     first = static_cast<uint32_t>(slice_.first);
+    std::vector<runtime::ExpertId> ids;
+    for (const auto &[layer, expert] : wanted) {
+        if (layer < slice_.first || layer > slice_.last) {
+            throw Failure(DS4_E_ARGUMENT, "cannot seed an expert of layer " + std::to_string(layer) +
+                                              ": this slice has the layers " + std::to_string(slice_.first) + " to " +
+                                              std::to_string(slice_.last));
+        }
+        ids.push_back({layer - first, expert});
+    }
+    const runtime::PhaseScope phase(*telemetry_, DS4_PHASE_LOAD);
+    telemetry_->set(DS4_WORD_BYTES_DONE, 0);
+    telemetry_->set(DS4_WORD_BYTES_TOTAL, 0);
+    telemetry_->poll_cancel("reading experts ahead of time");
+    return weights_.seed_experts(ids);
+}
+
+std::vector<runtime::ExpertUse> Model::expert_uses() const {
+    std::vector<runtime::ExpertUse> uses = weights_.experts().uses();
+    for (runtime::ExpertUse &use : uses) {
+        use.id.layer += static_cast<uint32_t>(slice_.first);
+    }
+    return uses;
 }
 
 } // namespace ds4::model

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "backend/ops.h"
 #include "model/graph.h"
@@ -28,6 +30,11 @@ public:
     bool steps_repeat() const { return !weights_.experts().streams() && weights_.pager() == nullptr; }
     runtime::Telemetry         &telemetry() const { return *telemetry_; }
     Graph                       graph() const { return {shape_, slice_, weights_, ropes_, *telemetry_}; }
+
+    /* As ExpertStore has them, with layers counted from the first of the model. Seeding shows the load's phase and bytes.
+     * Throws Failure(DS4_E_ARGUMENT) for a layer outside the slice. */
+    size_t                          seed_experts(std::span<const runtime::ExpertId> wanted);
+    std::vector<runtime::ExpertUse> expert_uses() const;
 
 private:
     std::shared_ptr<runtime::Telemetry> telemetry_;

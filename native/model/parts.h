@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "backend/ops.h"
 #include "model/shape.h"
@@ -67,7 +68,10 @@ void attention_sublayer(const Batch &batch, const Layer &layer);
 /* router.cpp: expert ids and weights. */
 void route(const Batch &batch, const Layer &layer);
 
-/* experts.cpp: the FFN sublayer, from streams to streams. */
+/* experts.cpp. What the batch's tokens choose in a layer as far as their ids alone decide it: [tokens, used], or nothing. */
+std::vector<int32_t> foreseen_ids(const Batch &batch, const LayerWeights &weights);
+
+/* The FFN sublayer, from streams to streams. */
 void expert_sublayer(const Batch &batch, const Layer &layer);
 
 /* head.cpp. */

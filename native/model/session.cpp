@@ -224,7 +224,13 @@ uint64_t Session::eval(const EvalRequest &request) {
     const runtime::PhaseScope phase(telemetry, DS4_PHASE_EVAL);
     telemetry.set(DS4_WORD_LAYER_COUNT, static_cast<uint64_t>(model_->shape().layer_count));
     kv_.begin_write(request.tokens.size());
-    evaluate(model_->graph(), batch, kv_, graph_request);
+    try {
+        evaluate(model_->graph(), batch, kv_, graph_request);
+    } catch (...) {
+        model_->store().check_files(); /* what a lost file makes of a step is not its cause */
+        throw;
+    }
+    model_->store().check_files();
     kv_.advance(request.tokens.size());
     telemetry.add(DS4_WORD_TOKENS_DONE, request.tokens.size());
     telemetry.add(DS4_WORD_EVALS, 1);

@@ -66,6 +66,7 @@ struct OpenOptions {
     int64_t                        first = 0;
     int64_t                        last = 4;
     runtime::WeightPlan            plan = {};
+    runtime::ExpertPlan            experts = {};
     std::function<std::unique_ptr<backend::Ops>(std::unique_ptr<backend::Ops>)> wrap = nullptr;
     std::function<backend::Backend(backend::Backend)> replace = nullptr; /* instead of the library's own */
 };
@@ -143,7 +144,9 @@ public:
         }
         return std::make_shared<model::Model>(
             std::move(backend), checked, slice,
-            model::WeightSources{.files = files, .tensors = tensors, .plan = weights, .warm = false}, telemetry);
+            model::WeightSources{
+                .files = files, .tensors = tensors, .plan = weights, .warm = false, .experts = options.experts},
+            telemetry);
     }
 
     std::shared_ptr<runtime::Telemetry> telemetry = std::make_shared<runtime::Telemetry>();

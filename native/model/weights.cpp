@@ -74,9 +74,9 @@ bool may_be_arranged(const ExpectedTensor &tensor) {
 
 Weights::Weights(backend::Backend &backend, const Shape &shape, const Slice &slice, const WeightSources &sources,
                  runtime::Telemetry &telemetry)
-    : first_(slice.first), expected_(expected_tensors(shape, slice)),
+    : first_(slice.first), upload_(sources.plan.upload), expected_(expected_tensors(shape, slice)),
       store_(load(backend, expected_, sources, types_, telemetry)) {
-    copy_small(*backend.device, shape);
+    copy_small(*backend.device, shape, sources);
     if (sources.page_slots > 0 || sources.plan.placement == runtime::WeightPlacement::stream_experts) {
         queue_ = std::make_unique<runtime::FetchQueue>(*backend.device, sources.read_threads, kMostFetchBytes, telemetry);
     }
@@ -99,10 +99,12 @@ Weights::Weights(backend::Backend &backend, const Shape &shape, const Slice &sli
     if (sources.warm) {
         store_.warm(telemetry);
     }
+    store_.check_files(); /* slots may have been filled from a mapping */
 }
 
-void Weights::copy_small(backend::Device &device, const Shape &shape) {
+void Weights::copy_small(backend::Device &device, const Shape &shape, const WeightSources &sources) {
     copies_.resize(expected_.size());
+    hash_tables_.resize(expected_.size());
     const auto place = [&](runtime::Carver carver) {
         for (size_t i = 0; i < expected_.size(); ++i) {
             if (expected_[i].kind == TensorKind::vector || expected_[i].kind == TensorKind::hash) {
@@ -129,8 +131,12 @@ void Weights::copy_small(backend::Device &device, const Shape &shape) {
         if (expected_[i].kind == TensorKind::vector) {
             quant::dequantise_row(types_[i], raw.data(), expected_[i].columns, reinterpret_cast<float *>(to));
         } else {
-            copy_hash_table(raw.data(), {reinterpret_cast<int32_t *>(to), values}, expected_[i].columns,
-                            shape.expert_count, tensor_name(expected_[i].role, expected_[i].layer));
+            const std::span<int32_t> table(reinterpret_cast<int32_t *>(to), values);
+            copy_hash_table(raw.data(), table, expected_[i].columns, shape.expert_count,
+                            tensor_name(expected_[i].role, expected_[i].layer));
+            if (sources.plan.placement == runtime::WeightPlacement::stream_experts) {
+                hash_tables_[i].assign(table.begin(), table.end());
+            }
         }
     }
     device.copy_in(small_.as<void>(), host.data(), host.size());
@@ -233,6 +239,7 @@ LayerWeights Weights::bind_layer(const Shape &shape, int64_t layer) const {
     bound.router = matrix(DS4_ROLE_ROUTER, layer);
     if (shape.routes_by_hash(layer)) {
         bound.router_hash = hash(DS4_ROLE_ROUTER_HASH, layer);
+        bound.router_hash_here = hash_tables_[find(DS4_ROLE_ROUTER_HASH, layer)];
     } else {
         bound.router_bias = vector(DS4_ROLE_ROUTER_BIAS, layer);
     }
@@ -262,7 +269,9 @@ void Weights::place_experts(backend::Device &device, const Shape &shape, const S
     }
     experts_ = std::make_unique<runtime::ExpertStore>(device, queue_.get(), layers, static_cast<size_t>(shape.expert_count),
                                                       static_cast<size_t>(shape.expert_used), sources.experts, telemetry);
-    experts_->fill_slots(sources.plan.upload);
+    if (!sources.leave_slots) {
+        experts_->fill_slots(upload_);
+    }
 }
 
 } // namespace ds4::model

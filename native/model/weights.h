@@ -54,6 +54,7 @@ struct LayerWeights {
     backend::Matrix        router;
     const float           *router_bias = nullptr; /* [experts], layers that route by score */
     const int32_t         *router_hash = nullptr; /* [vocab, used], layers that route by token id */
+    std::span<const int32_t> router_hash_here;    /* the same for the host, when experts are streamed */
     quant::Type            gate_up_type = quant::Type::f32;
     quant::Type            down_type = quant::Type::f32;
     backend::Matrix        shared_gate; /* with a shared expert */
@@ -75,6 +76,7 @@ struct WeightSources {
     runtime::ExpertPlan                  experts = {};
     uint32_t                             page_slots = 0;   /* 0: no paging */
     uint32_t                             read_threads = 0; /* of streaming and paging; 0: as many as help */
+    bool                                 leave_slots = false; /* experts in the mapping: until seed_experts */
 };
 
 class Weights {
@@ -88,6 +90,8 @@ public:
     const LayerWeights            &layer(int64_t layer) const { return layers_[static_cast<size_t>(layer - first_)]; }
     /* They move while the model is used; which layer of them is meant is counted from the first of the slice. */
     runtime::ExpertStore       &experts() const { return *experts_; }
+    /* As ExpertStore::seed, read in the way in which the weights were. */
+    size_t seed_experts(std::span<const runtime::ExpertId> wanted) { return experts_->seed(wanted, upload_); }
     /* nullptr without paging. Pages are layers, counted likewise. */
     runtime::WeightPager       *pager() const { return pager_.get(); }
     const runtime::WeightStore &store() const { return store_; }
@@ -98,7 +102,7 @@ private:
     const float           *vector(uint32_t role, int64_t layer) const;
     const int32_t         *hash(uint32_t role, int64_t layer) const;
 
-    void                   copy_small(backend::Device &device, const Shape &shape);
+    void                   copy_small(backend::Device &device, const Shape &shape, const WeightSources &sources);
     void                   bind_matrices(backend::Ops &ops);
     LayerWeights           bind_layer(const Shape &shape, int64_t layer) const;
     HyperConnectionWeights bind_hyper_connection(uint32_t fn, uint32_t base, uint32_t scale, int64_t layer) const;
@@ -108,11 +112,13 @@ private:
                        runtime::Telemetry &telemetry);
 
     int64_t                      first_;
+    runtime::UploadOptions       upload_;
     std::vector<ExpectedTensor>  expected_;
     std::vector<quant::Type>     types_; /* of expected_ */
     runtime::WeightStore         store_;
     backend::Allocation          small_;
     std::vector<const std::byte *> copies_; /* of expected_: in small_, or nullptr */
+    std::vector<std::vector<int32_t>> hash_tables_; /* of expected_: copies for the host, or empty */
     std::vector<backend::Matrix> matrices_; /* of expected_, where it is one; of experts, the first */
     backend::Matrix              embedding_;
     HeadWeights                  head_;

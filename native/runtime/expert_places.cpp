@@ -82,6 +82,14 @@ void ExpertPlaces::give_back(size_t place) {
     free_.push_back(place);
 }
 
+std::vector<size_t> ExpertPlaces::units_by_value() const {
+    std::vector<size_t> units = order_->order();
+    for (size_t &place : units) {
+        place = places_[place].unit;
+    }
+    return units;
+}
+
 std::optional<size_t> ExpertPlaces::victim(uint64_t run) const {
     return order_->victim([&](size_t place) { return places_[place].run < run && !places_[place].is_moving; });
 }

@@ -71,6 +71,8 @@ public:
     void touch(size_t place, uint64_t token) { order_->touch(place, token); }
     /* The place whose expert is missed least, of those that no run up to `run` needs. */
     std::optional<size_t> victim(uint64_t run) const;
+    /* The experts that were touched in their places, the one that is missed most first. */
+    std::vector<size_t> units_by_value() const;
 
 private:
     void add(std::byte *to, const std::byte *from, size_t count);

@@ -45,7 +45,6 @@ ExpertStore::Run ExpertStore::begin_run(size_t layer, std::span<const int32_t> i
     ++run_;
     run_layer_ = layer;
     run_is_last_ = tokens == ids.size() / used_;
-    run_missing_.clear();
     run_telling_.clear();
     waits_for_ahead_ = false;
     reads_next_ = false;
@@ -59,9 +58,10 @@ ExpertStore::Run ExpertStore::begin_run(size_t layer, std::span<const int32_t> i
         }
         seen[static_cast<size_t>(expert)] = true;
         const size_t unit = unit_of(layer, expert);
-        const Unit  &known = units_[unit];
+        Unit        &known = units_[unit];
         /* Another run of this evaluation may have looked it up before. */
         const bool is_new = known.token != token_;
+        known.uses += is_new ? 1 : 0;
         const auto count = [&](size_t word) { telemetry_.add(word, is_new ? 1 : 0); };
         count(DS4_WORD_EXPERT_LOOKUPS);
         if (known.where == Where::absent) {
@@ -73,12 +73,12 @@ ExpertStore::Run ExpertStore::begin_run(size_t layer, std::span<const int32_t> i
         places_of(known.where, layer)[known.place].run = run_;
         if (known.arriving) {
             count(DS4_WORD_EXPERT_IN_FLIGHT_HITS);
-            waits_for_ahead_ = true;
-        } else if (known.where == Where::host) {
-            count(DS4_WORD_EXPERT_HOST_HITS);
-            telemetry_.add(DS4_WORD_BUS_READ_BYTES, is_new ? class_of(layer).layout.bytes : 0);
+            waits_for_ahead_ = ahead_.ticket != 0;
         } else {
-            count(DS4_WORD_EXPERT_DEVICE_HITS);
+            count(known.where == Where::host ? DS4_WORD_EXPERT_HOST_HITS : DS4_WORD_EXPERT_DEVICE_HITS);
+        }
+        if (known.where == Where::host) {
+            telemetry_.add(DS4_WORD_BUS_READ_BYTES, is_new ? class_of(layer).layout.bytes : 0);
         }
     }
     /* Only now, when everything that this run needs is marked: a promotion may take a slot from somebody. */
@@ -93,18 +93,16 @@ ExpertStore::Run ExpertStore::begin_run(size_t layer, std::span<const int32_t> i
         place_missing(unit, may_evict);
         places_of(units_[unit].where, layer)[units_[unit].place].run = run_;
         units_[unit].token = token_;
-        run_missing_.push_back(unit);
+        missing_.units.push_back(unit);
         if (units_[unit].where == Where::host) {
             telemetry_.add(DS4_WORD_BUS_READ_BYTES, class_of(layer).layout.bytes);
-        } else if (units_[unit].where == Where::transit) {
-            transit_units_.push_back(unit);
         }
         fetch(unit, fetches);
         show(unit);
     }
     if (!fetches.empty()) {
         queue_->follow_ops();
-        run_ticket_ = queue_->submit(fetches);
+        missing_.ticket = queue_->submit(fetches);
     }
     if (!may_evict && run_is_last_) {
         for (const int32_t expert : chosen.last(std::min(tokens, kTellingTokens) * used_)) {
@@ -112,53 +110,54 @@ ExpertStore::Run ExpertStore::begin_run(size_t layer, std::span<const int32_t> i
         }
         reads_next_ = batch * used_ >= kChoicesForAll * experts_;
     }
-    const bool all_here = fetches.empty() && !waits_for_ahead_;
-    return {tokens, all_here ? nullptr : table_.present(layer)};
+    Pending &foreseen = foreseen_[layer];
+    if (foreseen.ticket != 0 && queue_->is_done(foreseen.ticket)) {
+        land(foreseen);
+    }
+    /* What was foreseen is in the table already, though it may not have arrived. */
+    std::vector<size_t> arriving = foreseen.units;
+    for (size_t &unit : arriving) {
+        unit %= experts_;
+    }
+    const bool all_here = fetches.empty() && !waits_for_ahead_ && arriving.empty();
+    return {tokens, all_here ? nullptr : table_.present(layer, arriving)};
 }
 
-void ExpertStore::arrive(size_t unit) {
-    Unit        &known = units_[unit];
-    ExpertPlace &place = places_of(known.where, layer_of(unit))[known.place];
+void ExpertStore::show_arrived(size_t unit) {
+    Unit &known = units_[unit];
     known.arriving = false;
-    place.is_moving = false;
-    places_of(known.where, layer_of(unit)).touch(known.place, known.token);
+    places_of(known.where, layer_of(unit))[known.place].is_moving = false;
     show(unit);
 }
 
-void ExpertStore::wait_for_ahead() {
-    const std::vector<size_t> units = std::exchange(ahead_units_, {});
+/* Waits for what is on its way. Throws as FetchQueue::wait; then it is forgotten. */
+void ExpertStore::land(Pending &pending) {
+    if (pending.ticket == 0) {
+        return;
+    }
+    const std::vector<size_t> units = std::exchange(pending.units, {});
     try {
-        queue_->wait(std::exchange(ahead_ticket_, 0));
+        queue_->wait(std::exchange(pending.ticket, 0));
     } catch (...) {
         std::ranges::for_each(units, [this](size_t unit) { forget(unit); });
         throw;
     }
     for (const size_t unit : units) {
-        arrive(unit);
-        if (units_[unit].where == Where::transit) {
+        const Unit &known = units_[unit];
+        show_arrived(unit);
+        places_of(known.where, layer_of(unit)).touch(known.place, known.token);
+        if (known.where == Where::transit) {
             transit_units_.push_back(unit);
         }
     }
 }
 
-void ExpertStore::wait_for_missing() {
-    const std::vector<size_t> units = std::exchange(run_missing_, {});
-    try {
-        queue_->wait(std::exchange(run_ticket_, 0));
-    } catch (...) {
-        std::ranges::for_each(units, [this](size_t unit) { forget(unit); });
-        throw;
-    }
-    std::ranges::for_each(units, [this](size_t unit) { arrive(unit); });
-}
-
 void ExpertStore::complete_run() {
     if (waits_for_ahead_) {
-        wait_for_ahead();
+        land(ahead_);
     }
-    if (run_ticket_ != 0) {
-        wait_for_missing();
-    }
+    land(foreseen_[run_layer_]);
+    land(missing_);
     if (reads_next_) {
         fetch_next_layer(run_layer_ + 1);
     }
@@ -201,25 +200,24 @@ void ExpertStore::keep_telling() {
 
 /* Ends what a step that failed in its middle has begun. */
 void ExpertStore::settle() noexcept {
-    for (const auto wait : {&ExpertStore::wait_for_ahead, &ExpertStore::wait_for_missing}) {
-        const bool pending = wait == &ExpertStore::wait_for_ahead ? ahead_ticket_ != 0 : run_ticket_ != 0;
+    const auto end = [this](Pending &pending) {
         try {
-            if (pending) {
-                (this->*wait)();
-            }
+            land(pending);
         } catch (...) {
             /* Nobody needs it any more; whoever needs it next asks again, and hears why it fails. */
         }
-    }
+    };
+    end(ahead_);
+    std::ranges::for_each(foreseen_, end);
+    end(missing_);
     run_telling_.clear();
-    run_missing_.clear();
     give_up_transit();
 }
 
 /* Everything that the next layer lacks, while this one is computed: a batch that needs nearly all experts need not wait for
  * its choice. */
 void ExpertStore::fetch_next_layer(size_t layer) {
-    if (layer >= layers_.size() || ahead_ticket_ != 0) {
+    if (layer >= layers_.size() || ahead_.ticket != 0) {
         return;
     }
     std::vector<size_t> absent;
@@ -242,8 +240,8 @@ void ExpertStore::fetch_next_layer(size_t layer) {
         fetch(unit, fetches);
     }
     queue_->follow_ops();
-    ahead_ticket_ = queue_->submit(fetches, Urgency::ahead);
-    ahead_units_ = std::move(absent);
+    ahead_.ticket = queue_->submit(fetches, Urgency::ahead);
+    ahead_.units = std::move(absent);
     telemetry_.add(DS4_WORD_LAYER_LOADS, 1);
 }
 

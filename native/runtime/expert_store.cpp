@@ -39,6 +39,7 @@ ExpertStore::ExpertStore(backend::Device &device, FetchQueue *queue, std::span<c
       host_(largest_unit(layers), plan.policy), transit_{{largest_unit(layers), plan.policy}, {largest_unit(layers), plan.policy}} {
     const uint64_t unit_bytes = largest_unit(layers);
     streams_ = !have_addresses(layers);
+    foreseen_.resize(layers.size());
     sort_into_classes(plan.slot_bytes, plan.policy);
     if (streams_) {
         const size_t transit = plan.transit_bytes / unit_bytes;
@@ -233,6 +234,7 @@ void ExpertStore::end_step(std::span<const int32_t> ids, size_t tokens) {
                 telemetry_.add(DS4_WORD_EXPERT_LOOKUPS, 1);
                 telemetry_.add(in_slot ? DS4_WORD_EXPERT_DEVICE_HITS : DS4_WORD_EXPERT_HOST_HITS, 1);
                 telemetry_.add(DS4_WORD_BUS_READ_BYTES, in_slot ? 0 : class_of(layer).layout.bytes);
+                ++units_[layer * experts_ + expert].uses;
             }
             const size_t telling = std::min(tokens, kTellingTokens);
             for (const int32_t expert : chosen.last(telling * used_)) {
@@ -240,6 +242,7 @@ void ExpertStore::end_step(std::span<const int32_t> ids, size_t tokens) {
             }
         }
     }
+    last_token_ = token_;
     token_ += tokens;
     count_places();
 }
@@ -253,7 +256,7 @@ void ExpertStore::use(size_t unit, bool may_promote) {
         places_of(known.where, layer_of(unit)).touch(known.place, token_);
     }
     const bool is_far = known.where == Where::host || (known.where == Where::own && learns_);
-    if (!may_promote || !is_far || known.promoting || before == 0 || before == token_ || token_ - before > kSoon) {
+    if (!may_promote || !is_far || known.arriving || known.promoting || before == 0 || before == token_ || token_ - before > kSoon) {
         return;
     }
     ExpertPlaces &slots = class_of(layer_of(unit)).slots;
@@ -323,44 +326,6 @@ void ExpertStore::finish_promotions() {
         free_lanes_.push_back(promotion.lane);
         return true;
     });
-}
-
-void ExpertStore::fill_slots(const UploadOptions &options) {
-    if (streams_ || !learns_) {
-        return;
-    }
-    std::vector<UploadPiece> pieces;
-    std::vector<size_t>      filled;
-    for (size_t expert = 0; expert < experts_; ++expert) {
-        for (size_t layer = 0; layer < layers_.size(); ++layer) {
-            SizeClass &size_class = class_of(layer);
-            if (!size_class.slots.has_free()) {
-                continue;
-            }
-            const size_t unit = layer * experts_ + expert;
-            const size_t slot = size_class.slots.take(unit);
-            put(unit, Where::slot, slot);
-            filled.push_back(unit);
-            for (size_t part = 0; part < layers_[layer].size(); ++part) {
-                const ExpertMatrix &matrix = layers_[layer][part];
-                pieces.push_back({matrix.source, matrix.offset + expert * matrix.bytes, matrix.bytes,
-                                  size_class.slots[slot].to + size_class.layout.offset[part]});
-            }
-        }
-    }
-    uint64_t bytes = 0;
-    for (const UploadPiece &piece : pieces) {
-        bytes += piece.bytes;
-    }
-    std::ranges::sort(pieces, {}, [](const UploadPiece &piece) { return std::pair(piece.source, piece.offset); });
-    telemetry_.add(DS4_WORD_BYTES_TOTAL, bytes);
-    upload(device_, pieces, options, telemetry_);
-    for (const size_t unit : filled) {
-        class_of(layer_of(unit)).slots.touch(units_[unit].place, 0);
-        show(unit);
-    }
-    table_.publish_all();
-    count_places();
 }
 
 } // namespace ds4::runtime

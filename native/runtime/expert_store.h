@@ -8,9 +8,11 @@
  * - An expert may be absent. Then the choice of the router is read back, what is missing is fetched while the others are
  *   computed, and the layer goes on.
  *
+ * Before anybody has chosen anything, places may be seeded with experts that were wanted in earlier runs of the program.
+ *
  * Rules that make this safe: the table changes only between steps, or, where the host has read the router's choice back,
- * between layers; a place is overwritten only when every op that reads it has ended or is waited for by the copy; an expert is
- * seen in a place only after all its bytes have arrived, and never when one of them did not. */
+ * between layers; a place is overwritten only when every op that reads it has ended or is waited for by the copy; ops that
+ * follow an expert's address are called only after all its bytes have arrived, and never when one of them did not. */
 #pragma once
 
 #include <array>
@@ -50,6 +52,19 @@ struct ExpertPlan {
     ReplacementPolicy policy = ReplacementPolicy::lru;
 };
 
+/* An expert by its layer, counted from the first of the slice, and its number there. */
+struct ExpertId {
+    uint32_t layer;
+    uint32_t expert;
+};
+
+/* How much an expert was wanted. */
+struct ExpertUse {
+    ExpertId id;
+    bool     is_kept; /* it has a slot, or a place in pinned host memory */
+    uint64_t uses;    /* evaluations that wanted it */
+};
+
 class ExpertStore {
 public:
     /* `queue` may be nullptr when every expert has an address. `used`: experts of one token.
@@ -58,9 +73,19 @@ public:
                 const ExpertPlan &plan, Telemetry &telemetry);
     ~ExpertStore();
 
+    /* ---- seeding (expert_seed.cpp) --------------------------------------------------------------------- */
+
     /* Fills slots with experts of every layer alike, when all have an address: so that the first steps need not teach what
-     * cannot be known better. Throws as upload(). */
+     * cannot be known better. Throws as seed(). */
     void fill_slots(const UploadOptions &options);
+    /* Reads experts into free slots, then into free places of host memory, the first of `wanted` first; those for which none
+     * is free are left out, and nobody is evicted. The first one will be given up last. Where all have an address, slots that
+     * are still free then are filled with experts of every layer alike. Returns how many of `wanted` got a place.
+     * Throws Failure(DS4_E_ARGUMENT) for an expert that does not exist; DS4_E_IO, DS4_E_CANCELLED or DS4_E_DEVICE: then what
+     * had arrived stays, and nothing else is changed. */
+    size_t seed(std::span<const ExpertId> wanted, const UploadOptions &options);
+    /* Those that have a place in the order of their value, then the others that were wanted, the most wanted first. */
+    std::vector<ExpertUse> uses() const;
 
     /* Whether experts may be absent: then runs are needed. */
     bool streams() const { return streams_; }
@@ -75,15 +100,23 @@ public:
     /* `ids`: [layers][tokens][used], what the step chose. Without runs this is all that is learnt of it. */
     void end_step(std::span<const int32_t> ids, size_t tokens);
 
-    /* ---- runs: some tokens of a batch in one layer ---------------------------------------------------- */
+    /* ---- foresight (expert_foresight.cpp) ---------------------------------------------------------------- */
+
+    /* After begin_step, when it is known already what a step of few tokens will choose in its first layers: `ids`:
+     * [layers][tokens][used]. Starts fetching what is missing, as far as no expert that the last step used would have to go. */
+    void foresee(std::span<const std::vector<int32_t>> ids, size_t tokens);
+    /* Whether all of them are somewhere or on their way. Then begin_run may be called before the earlier ops have ended. */
+    bool has_all(size_t layer, std::span<const int32_t> ids) const;
+
+    /* ---- runs: some tokens of a batch in one layer (expert_runs.cpp) ------------------------------------- */
 
     struct Run {
         size_t tokens;                         /* so many of the first tokens can be computed now */
         const backend::ExpertAddress *present; /* [experts] those that are here already; nullptr: all that are needed */
     };
-    /* `ids`: [tokens][used] of the rest of a batch of `batch` tokens; they were read back, so every earlier op but those of
-     * earlier runs of this layer has ended. Starts fetching what is missing. After a failure anywhere in the step the next
-     * begin_step() puts everything in order. */
+    /* `ids`: [tokens][used] of the rest of a batch of `batch` tokens. They were read back, so every earlier op but those of
+     * earlier runs of this layer has ended; or has_all() says that nobody needs to give way for them. Starts fetching what is
+     * missing. Throws as complete_run. After a failure anywhere in the step the next begin_step() puts everything in order. */
     Run  begin_run(size_t layer, std::span<const int32_t> ids, size_t batch);
     /* Waits for it; then table(layer) has all of them. Throws the failure of a read or of the device; what was fetched is
      * forgotten then, everything else stays. */
@@ -103,6 +136,7 @@ private:
         bool     arriving = false;
         bool     promoting = false; /* on its way into a slot; kernels find it where it was */
         uint64_t token = 0; /* of the last use, from 1; 0: none */
+        uint64_t uses = 0;  /* evaluations that wanted it */
     };
 
     /* Layers whose experts have the same size. */
@@ -110,6 +144,17 @@ private:
         ExpertLayout layout;
         size_t       layers;
         ExpertPlaces slots;
+    };
+
+    struct Seed {
+        size_t unit;
+        Where  where;
+    };
+
+    /* Experts on their way. */
+    struct Pending {
+        FetchQueue::Ticket  ticket = 0; /* 0: none are */
+        std::vector<size_t> units;
     };
 
     struct Promotion {
@@ -130,6 +175,10 @@ private:
     void count_places();
 
     void   place_missing(size_t unit, bool may_evict);
+    void   expect(size_t unit);
+    bool   place_foreseen(size_t unit, bool may_evict);
+    bool   evict_old_for(size_t unit, ExpertPlaces &places, Where where);
+    void   foresee_layer(size_t layer, std::span<const int32_t> ids, bool may_evict);
     bool   evict_for(size_t unit, ExpertPlaces &places, Where where);
     void   put(size_t unit, Where where, size_t place);
     void   forget(size_t unit);
@@ -138,10 +187,16 @@ private:
     void   give_up_transit();
     void   fetch_next_layer(size_t layer);
     void   keep_telling();
-    void   arrive(size_t unit);
-    void   wait_for_ahead();
-    void   wait_for_missing();
+    void   show_arrived(size_t unit);
+    void   land(Pending &pending);
     void   settle() noexcept;
+
+    uint64_t          unit_bytes(size_t unit) const;
+    std::vector<Seed> choose_seeds(std::span<const ExpertId> wanted) const;
+    void              take_places(std::span<const Seed> seeds);
+    void              keep_in_order(std::span<const Seed> seeds);
+    void              read_seeds(std::span<const Seed> seeds);
+    void              upload_seeds(std::span<const Seed> seeds, const UploadOptions &options);
 
     void promote(size_t unit);
     void finish_promotions();
@@ -163,22 +218,21 @@ private:
     ExpertPlaces           transit_[2]; /* even and odd layers; one only when there is no room for two */
     bool                   reads_ahead_ = false;
 
-    uint64_t token_ = 1; /* tokens evaluated so far */
+    uint64_t token_ = 1;      /* tokens evaluated so far */
+    uint64_t last_token_ = 1; /* what that was for the last step */
     uint64_t run_ = 1;
 
     /* The present run. */
     size_t                    run_layer_ = 0;
     bool                      run_is_last_ = false; /* of its layer */
     std::vector<size_t>       transit_units_;       /* of the present layer, since its first run */
-    std::vector<size_t>       run_missing_;  /* of those, on their way */
-    std::vector<size_t>       run_telling_;  /* of those, chosen by the last tokens of a batch */
-    FetchQueue::Ticket        run_ticket_ = 0;
+    std::vector<size_t>       run_telling_;         /* of those, chosen by the last tokens of a batch */
+    Pending                   missing_;
     bool                      waits_for_ahead_ = false;
-    bool                      reads_next_ = false;      /* the next layer, once this one is complete */
+    bool                      reads_next_ = false; /* the next layer, once this one is complete */
 
-    /* The layer that is read ahead. */
-    FetchQueue::Ticket  ahead_ticket_ = 0;
-    std::vector<size_t> ahead_units_;
+    Pending              ahead_;    /* the layer that is read ahead */
+    std::vector<Pending> foreseen_; /* of the present step, by layer */
 
     std::unique_ptr<backend::UploadRing> lanes_; /* of promotions */
     std::vector<Promotion>               promotions_;

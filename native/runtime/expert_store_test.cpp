@@ -1,139 +1,22 @@
 #include "runtime/expert_store.h"
 
-#include <cstring>
 #include <vector>
 
 #include "check.h"
 #include "runtime/failure_test.h"
-#include "runtime/fickle_source_test.h"
-#include "runtime/host_device_test.h"
+#include "runtime/stored_experts_test.h"
 
 using namespace ds4;
 using namespace ds4::runtime;
-
-namespace {
-
-constexpr size_t kLayers = 4;
-constexpr size_t kExperts = 12;
-constexpr size_t kUsed = 3;
-/* Gate, up, down of an expert; the layers have two sizes. */
-constexpr uint64_t kSmall[3] = {700, 700, 900};
-constexpr uint64_t kLarge[3] = {1400, 1400, 1900};
-constexpr uint64_t kUnit = 1536 + 1536 + 2048; /* of the larger, as it lies in a place */
-
-struct Random {
-    uint64_t state = 42;
-    uint64_t below(uint64_t most) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        return (state >> 33) % most;
-    }
-};
-
-enum class Start { in_file, in_host_memory };
-
-struct Stored {
-    test::FickleSource       source{test::scrambled_bytes(kLayers * kExperts * 4800 + 1000)};
-    Telemetry                telemetry;
-    FileReader               reader{source, nullptr, 1, telemetry};
-    test::HostDevice         device;
-    FetchQueue               queue{device, 3, 4096, telemetry};
-    std::vector<ExpertLayer> layers;
-    ExpertStore              store;
-    Random                   random;
-
-    explicit Stored(const ExpertPlan &plan, Start start = Start::in_file)
-        : layers(make_layers(start)), store(device, &queue, layers, kExperts, kUsed, plan, telemetry) {}
-
-    std::vector<ExpertLayer> make_layers(Start start) {
-        std::vector<ExpertLayer> made;
-        uint64_t                 offset = 17;
-        for (size_t layer = 0; layer < kLayers; ++layer) {
-            ExpertLayer &matrices = made.emplace_back();
-            for (size_t part = 0; part < 3; ++part) {
-                const uint64_t         bytes = layer == 1 ? kLarge[part] : kSmall[part];
-                const std::byte *const here = start == Start::in_file ? nullptr : source.bytes.data() + offset;
-                matrices[part] = {&reader, offset, bytes, here, here};
-                offset += kExperts * bytes + 3;
-            }
-        }
-        return made;
-    }
-
-    bool is_right(const backend::ExpertAddress &address, size_t layer, int32_t expert) const {
-        const std::byte *const parts[3] = {address.gate, address.up, address.down};
-        bool                   right = true;
-        for (size_t part = 0; part < 3; ++part) {
-            const ExpertMatrix &matrix = layers[layer][part];
-            const uint64_t      offset = matrix.offset + static_cast<uint64_t>(expert) * matrix.bytes;
-            right = right && parts[part] != nullptr &&
-                    std::memcmp(parts[part], source.bytes.data() + offset, matrix.bytes) == 0;
-        }
-        return right;
-    }
-
-    /* Distinct experts, some of them more often than others. */
-    std::vector<int32_t> choose(size_t tokens) {
-        std::vector<int32_t> ids;
-        for (size_t token = 0; token < tokens; ++token) {
-            std::vector<int32_t> chosen;
-            while (chosen.size() < kUsed) {
-                const auto expert = static_cast<int32_t>(random.below(2) == 0 ? random.below(4) : random.below(kExperts));
-                if (std::ranges::find(chosen, expert) == chosen.end()) {
-                    chosen.push_back(expert);
-                }
-            }
-            ids.insert(ids.end(), chosen.begin(), chosen.end());
-        }
-        return ids;
-    }
-
-    /* One evaluation; returns whether every run found right bytes for all that it needed. */
-    bool evaluate(size_t tokens) {
-        bool                 right = true;
-        std::vector<int32_t> all;
-        store.begin_step();
-        for (size_t layer = 0; layer < kLayers; ++layer) {
-            const std::vector<int32_t> ids = choose(tokens);
-            all.insert(all.end(), ids.begin(), ids.end());
-            for (size_t first = 0; first < tokens && store.streams();) {
-                const auto rest = std::span(ids).subspan(first * kUsed);
-                const auto run = store.begin_run(layer, rest, tokens);
-                for (const int32_t expert : rest.first(run.tokens * kUsed)) {
-                    const backend::ExpertAddress *here = run.present == nullptr ? nullptr : run.present + expert;
-                    right = right && (here == nullptr || here->gate == nullptr || is_right(*here, layer, expert));
-                }
-                store.complete_run();
-                for (const int32_t expert : rest.first(run.tokens * kUsed)) {
-                    right = right && is_right(store.table(layer)[expert], layer, expert);
-                }
-                store.end_run();
-                first += run.tokens;
-            }
-            for (const int32_t expert : ids) {
-                right = right && (store.streams() || is_right(store.table(layer)[expert], layer, expert));
-            }
-        }
-        store.end_step(all, tokens);
-        return right;
-    }
-
-    uint64_t count(size_t word) const { return telemetry.get(word); }
-    bool     adds_up() const {
-        return count(DS4_WORD_EXPERT_LOOKUPS) == count(DS4_WORD_EXPERT_DEVICE_HITS) + count(DS4_WORD_EXPERT_HOST_HITS) +
-                                                     count(DS4_WORD_EXPERT_IN_FLIGHT_HITS) + count(DS4_WORD_EXPERT_MISSES);
-    }
-};
-
-constexpr uint64_t kEnough = 1000 * kUnit;
-
-} // namespace
+using namespace ds4::test;
 
 TEST(streamed_experts_are_right_whatever_the_capacities) {
     for (const uint64_t slots : {uint64_t{0}, 1 * kUnit, 6 * kUnit, 20 * kUnit, kEnough}) {
         for (const uint64_t host : {uint64_t{0}, 4 * kUnit, kEnough}) {
             for (const uint64_t transit : {kUsed * kUnit, 7 * kUnit, 24 * kUnit}) {
-                for (const ReplacementPolicy policy : {ReplacementPolicy::lru, ReplacementPolicy::lfru}) {
-                    Stored stored({slots, transit, host, policy});
+                for (size_t kind = 0; kind < 8; ++kind) {
+                    Stored stored({slots, transit, host, kind < 4 ? ReplacementPolicy::lru : ReplacementPolicy::lfru});
+                    stored.known_layers = kind % 4;
                     for (const size_t tokens : {1u, 1u, 5u, 1u, 40u, 1u, 1u, 9u, 1u}) {
                         CHECK(stored.evaluate(tokens));
                     }
@@ -216,8 +99,8 @@ TEST(with_all_in_host_memory_and_no_slots_everything_crosses_the_bus) {
 }
 
 TEST(less_memory_than_one_tokens_experts_is_refused) {
-    const test::Outcome outcome =
-        test::outcome_of([] { Stored stored({0, (kUsed - 1) * kUnit, 0, ReplacementPolicy::lru}); });
+    const Outcome outcome =
+        outcome_of([] { Stored stored({0, (kUsed - 1) * kUnit, 0, ReplacementPolicy::lru}); });
     CHECK(outcome.status == DS4_E_ARGUMENT);
     CHECK(outcome.says("3 experts of one token"));
 }
@@ -226,11 +109,12 @@ TEST(a_failed_read_fails_the_step_and_harms_nothing_else) {
     for (const uint64_t slots : {uint64_t{0}, 8 * kUnit}) {
         for (const size_t tokens : {1u, 30u}) {
             Stored stored({slots, 2 * kExperts * kUnit, 3 * kUnit, ReplacementPolicy::lru});
+            stored.known_layers = 2;
             CHECK(stored.evaluate(2));
             for (uint64_t later = 1; later < 40; later += 3) {
                 stored.source.fails_at = stored.source.reads + later;
                 stored.source.fails_until = stored.source.fails_at + 30;
-                const test::Outcome outcome = test::outcome_of([&] { CHECK(stored.evaluate(tokens)); });
+                const Outcome outcome = outcome_of([&] { CHECK(stored.evaluate(tokens)); });
                 CHECK(outcome.status == DS4_OK || outcome.status == DS4_E_IO);
                 stored.source.fails_at = stored.source.fails_until = ~uint64_t{0};
                 CHECK(stored.evaluate(1));
@@ -252,7 +136,7 @@ TEST(a_step_that_is_left_in_the_middle_of_a_run_is_cleaned_up) {
 }
 
 TEST(places_that_cannot_be_had_make_the_cache_smaller) {
-    test::HostDevice device;
+    HostDevice device;
     ExpertPlaces     places(1000, ReplacementPolicy::lru);
     device.pins_left = 0;
     places.take_pinned_memory(device, 10);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backend/ops.h"
@@ -19,8 +20,11 @@ public:
 
     const backend::ExpertAddress &at(size_t layer, size_t expert) const { return entries_[layer * expert_count_ + expert]; }
     void                          set(size_t layer, size_t expert, const backend::ExpertAddress &address) {
-        entries_[layer * expert_count_ + expert] = address;
-        is_new_[layer] = true;
+        backend::ExpertAddress &known = entries_[layer * expert_count_ + expert];
+        /* A row that stays as it is need not be published again, which would wait for all ops. */
+        const bool is_same = known.gate == address.gate && known.up == address.up && known.down == address.down;
+        is_new_[layer] = is_new_[layer] || !is_same;
+        known = address;
     }
 
     /* Lets ops that are called from now on see what was written of a layer. */
@@ -39,9 +43,15 @@ public:
     /* Device address of the [expert_count] entries of one layer. */
     const backend::ExpertAddress *layer(size_t layer) const { return row(layer); }
 
-    /* A copy of one layer's entries as they are now, for begin_experts; there is one such copy for all layers. */
-    const backend::ExpertAddress *present(size_t layer) {
-        device_.copy_in(row(is_new_.size()), &entries_[layer * expert_count_], row_bytes());
+    /* A copy of one layer's entries as they are now, without those of `arriving`, for begin_experts; there is one such copy
+     * for all layers. */
+    const backend::ExpertAddress *present(size_t layer, std::span<const size_t> arriving) {
+        const auto                          first = entries_.begin() + static_cast<std::ptrdiff_t>(layer * expert_count_);
+        std::vector<backend::ExpertAddress> here(first, first + static_cast<std::ptrdiff_t>(expert_count_));
+        for (const size_t expert : arriving) {
+            here[expert] = {};
+        }
+        device_.copy_in(row(is_new_.size()), here.data(), row_bytes());
         return row(is_new_.size());
     }
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <new>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "backend/device.h"
@@ -60,9 +61,11 @@ public:
     uint64_t free_bytes = uint64_t{1} << 34;
     uint64_t lent_bytes = 0;
     bool     reads_host = true;
+    bool     delivers_late = false; /* what a ring sends arrives only when somebody waits for it; nonsense is there before */
 
     uint64_t              pins_left = std::numeric_limits<uint64_t>::max();
     uint64_t              pinned_bytes = 0; /* now */
+    std::atomic<uint64_t> sends = 0;
     std::atomic<uint64_t> sends_left = std::numeric_limits<uint64_t>::max();
     size_t                ring_slots = 0; /* of the last ring */
     size_t                ring_bytes = 0;
@@ -102,7 +105,10 @@ private:
             device_.ring_bytes = slots * slot_bytes;
             device_.finished = false;
         }
-        std::span<std::byte> wait(size_t slot) override { return slots_.at(slot); }
+        std::span<std::byte> wait(size_t slot) override {
+            deliver();
+            return slots_.at(slot);
+        }
         void                 send(size_t slot, void *to, size_t bytes, size_t from) override {
             send_pinned(slot, to, slots_[slot].data() + from, bytes);
         }
@@ -111,20 +117,48 @@ private:
             if (device_.sends_left-- == 0) {
                 throw Failure(DS4_E_DEVICE, "the bus is broken");
             }
-            std::memcpy(to, from, bytes);
+            if (device_.delivers_late) {
+                std::memset(to, 0xff, bytes);
+                late_.push_back({static_cast<std::byte *>(to), from, bytes});
+            } else {
+                std::memcpy(to, from, bytes);
+            }
             on_the_way_.insert(slot);
+            ++device_.sends;
         }
         /* Not when it is first asked. */
-        bool arrived(size_t slot) override { return on_the_way_.erase(slot) == 0; }
+        bool arrived(size_t slot) override {
+            const bool arrived = on_the_way_.erase(slot) == 0;
+            if (arrived) {
+                deliver();
+            }
+            return arrived;
+        }
         void follow_ops() override {}
-        void precede_ops() override {}
-        void finish() override { device_.finished = true; }
+        void precede_ops() override { deliver(); }
+        void finish() override {
+            deliver();
+            device_.finished = true;
+        }
 
     private:
+        struct Copy {
+            std::byte       *to;
+            const std::byte *from;
+            size_t           bytes;
+        };
+        void deliver() {
+            const std::lock_guard lock(mutex_);
+            for (const Copy &copy : std::exchange(late_, {})) {
+                std::memcpy(copy.to, copy.from, copy.bytes);
+            }
+        }
+
         HostDevice                         &device_;
         std::vector<std::vector<std::byte>> slots_;
         std::mutex                          mutex_;
         std::set<size_t>                    on_the_way_;
+        std::vector<Copy>                   late_;
     };
 
     void release(void *data, size_t bytes) noexcept override {

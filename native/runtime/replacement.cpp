@@ -45,6 +45,14 @@ std::optional<size_t> LeastFrequentlyRecentlyUsed::victim(const std::function<bo
     return std::nullopt;
 }
 
+std::vector<size_t> LeastFrequentlyRecentlyUsed::order() const {
+    std::vector<size_t> slots;
+    for (auto known = by_score_.rbegin(); known != by_score_.rend(); ++known) {
+        slots.push_back(known->second);
+    }
+    return slots;
+}
+
 std::unique_ptr<Replacement> make_replacement(ReplacementPolicy policy, size_t slots) {
     if (policy == ReplacementPolicy::lfru) {
         return std::make_unique<LeastFrequentlyRecentlyUsed>(slots);

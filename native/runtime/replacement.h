@@ -24,6 +24,8 @@ public:
     virtual void forget(size_t slot) = 0;
     /* The known slot that is missed least, of those that may go. */
     virtual std::optional<size_t> victim(const std::function<bool(size_t)> &may_go) const = 0;
+    /* The known slots, the one that is missed most first. */
+    virtual std::vector<size_t> order() const = 0;
 };
 
 /* The slot that was not used for longest. */
@@ -54,6 +56,13 @@ public:
         }
         return std::nullopt;
     }
+    std::vector<size_t> order() const override {
+        std::vector<size_t> slots;
+        for (size_t slot = links_[end()].next; slot != end(); slot = links_[slot].next) {
+            slots.push_back(slot);
+        }
+        return slots;
+    }
 
 private:
     static constexpr size_t kUnknown = std::numeric_limits<size_t>::max();
@@ -75,6 +84,7 @@ public:
     void                  touch(size_t slot, uint64_t token) override;
     void                  forget(size_t slot) override;
     std::optional<size_t> victim(const std::function<bool(size_t)> &may_go) const override;
+    std::vector<size_t>   order() const override;
 
 private:
     struct Slot {

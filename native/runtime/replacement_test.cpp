@@ -1,5 +1,6 @@
 #include "runtime/replacement.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "check.h"
@@ -68,4 +69,26 @@ TEST(uses_lose_half_their_worth_after_a_thousand_tokens) {
     order.touch(1, 4097);
     CHECK(order.victim(any) == 0u);
     CHECK(order.victim([](size_t slot) { return slot == 1; }) == 1u);
+}
+
+TEST(the_order_of_both_policies_ends_with_whoever_goes_first) {
+    LeastRecentlyUsed           recent(8);
+    LeastFrequentlyRecentlyUsed frequent(8);
+    uint64_t                    state = 99;
+    for (uint64_t token = 1; token < 500; ++token) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        recent.touch(state >> 61, token);
+        frequent.touch(state >> 61, token);
+        for (const Replacement *order : {static_cast<Replacement *>(&recent), static_cast<Replacement *>(&frequent)}) {
+            std::vector<size_t> slots = order->order();
+            CHECK(order->victim(any) == slots.back());
+            CHECK(order->victim([&](size_t slot) { return slot == slots.front(); }) == slots.front());
+        }
+        CHECK(recent.order().front() == state >> 61);
+    }
+    CHECK(recent.order().size() == 8 && frequent.order().size() == 8);
+    recent.forget(3);
+    frequent.forget(3);
+    CHECK(std::ranges::count(recent.order(), 3u) == 0 && std::ranges::count(frequent.order(), 3u) == 0);
+    CHECK(recent.order().size() == 7 && frequent.order().size() == 7);
 }

@@ -158,7 +158,11 @@ function checkDescribedMachine(settings: Readonly<Settings>): void {
   }
   // Of DS4_SIM nothing is known yet; the devices themselves are asked later.
   const count =
-    planFor !== undefined ? 1 : simulation === undefined ? Infinity : devicesOf(simulation);
+    planFor !== undefined
+      ? planFor.vramBytes.length
+      : simulation === undefined
+        ? Infinity
+        : devicesOf(simulation);
   if (gpuDevices?.some((index) => index >= count) === true) {
     exclude(
       describedBy,
@@ -200,7 +204,8 @@ export function checkPlacement(settings: Readonly<Settings>): void {
 }
 
 /** Modes whose run has an end at which there is something to count, and whose evaluations are worth a trace. */
-function checkObservation({ stats, expertTrace, planFor, diagnostics }: Readonly<Settings>): void {
+function checkObservation(settings: Readonly<Settings>): void {
+  const { stats, expertTrace, expertProfile, planFor, diagnostics } = settings;
   const [mode] = diagnostics;
   if (planFor !== undefined && mode?.kind !== 'inspect') {
     throw new UsageError('--plan-for goes with --inspect');
@@ -213,10 +218,21 @@ function checkObservation({ stats, expertTrace, planFor, diagnostics }: Readonly
       ? { text: '--stats', json: '--stats-json' }[stats]
       : expertTrace !== undefined
         ? '--expert-trace'
-        : undefined;
+        : expertProfile !== undefined
+          ? '--expert-profile'
+          : undefined;
   if (option !== undefined) {
     throw new UsageError(
       `${option} goes with an answer, a chat or --perplexity-file, not with ${mode.option}`,
+    );
+  }
+}
+
+/** @throws UsageError when there is a limit for experts that nobody names. */
+export function checkPreload({ preloadExperts, expertProfile }: Readonly<Settings>): void {
+  if (preloadExperts !== undefined && expertProfile === undefined) {
+    throw new UsageError(
+      '--ssd-streaming-preload-experts needs --expert-profile FILE, which names the experts to read',
     );
   }
 }
@@ -234,6 +250,11 @@ export function withoutEffect(settings: Readonly<Settings>, backend: string): st
       settings.expertCache !== undefined && !ssdStreaming,
       '--ssd-streaming-cache-experts',
       'without --ssd-streaming',
+    ),
+    ...because(
+      settings.preloadExperts !== undefined && settings.ssdStreamingCold,
+      '--ssd-streaming-preload-experts',
+      'with --ssd-streaming-cold',
     ),
     ...because(hostCache && isCpu, '--host-expert-cache', `${cpu}: all its memory is main memory`),
     ...because(
@@ -262,6 +283,7 @@ export function checkTogether(settings: Settings): void {
   checkPrompt(settings);
   checkDistributed(settings);
   checkPlacement(settings);
+  checkPreload(settings);
   checkObservation(settings);
 }
 

@@ -2,6 +2,8 @@ import { Engine, SplitEngine } from '../engine/index.js';
 import type { DeviceInfo, EngineOptions, LayerSlice, ModelEngine } from '../engine/index.js';
 import type { LoadPlan, PlanPart, SplitPlan } from '../plan/index.js';
 import type { BackendChoice } from './backend-choice.js';
+import { keepsExperts } from './expert-profile.js';
+import type { ExpertProfile } from './expert-profile.js';
 import type { ModelFile } from './model-file.js';
 import { copyBegins, copyEnded } from './load-lines.js';
 import { plannedOptions } from './planned-options.js';
@@ -15,6 +17,7 @@ const roundingLoss = 8;
 interface Carried {
   readonly plan: LoadPlan;
   readonly split: SplitPlan | undefined;
+  readonly profile: ExpertProfile | undefined;
 }
 
 function sliceOf({ layers, embedding, head }: PlanPart): LayerSlice {
@@ -31,10 +34,17 @@ export class LoadAttempt {
   readonly #split: SplitEngine | undefined;
   readonly #engine: ModelEngine;
   readonly #isLocked: boolean;
+  readonly #profile: ExpertProfile | undefined;
   #forget: (() => void) | undefined;
 
-  constructor(run: Run, file: ModelFile, { devices }: BackendChoice, { plan, split }: Carried) {
+  constructor(
+    run: Run,
+    file: ModelFile,
+    { devices }: BackendChoice,
+    { plan, split, profile }: Carried,
+  ) {
     this.#run = run;
+    this.#profile = profile;
     this.#file = file;
     this.#devices = devices;
     this.#isLocked = plan.weights.lock;
@@ -62,6 +72,7 @@ export class LoadAttempt {
         ? {}
         : { libraryDirectory: environment.libraryDirectory }),
       ...planned,
+      weights: { ...planned.weights, leaveSlots: this.#hasSeeds },
       ...(plan.backend === 'cpu'
         ? {}
         : { upload: { ...planned.upload, check: settings.checkTensors } }),
@@ -69,6 +80,10 @@ export class LoadAttempt {
       ...(slice === undefined ? {} : { slice }),
     };
     return new Engine(options);
+  }
+
+  get #hasSeeds(): boolean {
+    return (this.#profile?.seeds.length ?? 0) > 0;
   }
 
   #say(lines: readonly string[]): void {
@@ -137,6 +152,7 @@ export class LoadAttempt {
       }
       this.#sayFewerSlots();
       this.#sayCopies((part) => this.#copyEnded(part, secondsOf(part)));
+      await this.#seed();
       this.#sayLoaded((ended - started) / 1000);
       return engine;
     } catch (thrown) {
@@ -144,6 +160,38 @@ export class LoadAttempt {
       await engine.close();
       throw thrown;
     }
+  }
+
+  /** Reads the experts that earlier runs wanted. */
+  async #seed(): Promise<void> {
+    const { terminal, environment } = this.#run;
+    const [engine, profile] = [this.#engine, this.#profile];
+    if (profile === undefined) {
+      return;
+    }
+    if (!keepsExperts(engine)) {
+      terminal.note(
+        `--expert-profile ${profile.path} is neither used nor written: there is no cache of experts, each stays where it is`,
+      );
+      return;
+    }
+    if (!this.#hasSeeds) {
+      return;
+    }
+    const started = performance.now();
+    const seeded = await withProgress(
+      {
+        terminal,
+        draws: drawsProgress(terminal, environment.terminal),
+        text: 'reading the experts of earlier runs',
+        telemetry: () => engine.telemetry(),
+      },
+      () => engine.seedExperts(profile.seeds),
+    );
+    const seconds = (performance.now() - started) / 1000;
+    terminal.note(
+      `expert profile ${profile.path}: ${seeded} of ${profile.seeds.length} experts read in ${seconds.toFixed(2)} s`,
+    );
   }
 
   /** Memory that is free may still not be had: then the cache is smaller than planned, and slower. */

@@ -103,10 +103,15 @@ function added(items: readonly Item[]): Item[] {
 }
 
 /** The sums over all parts of a model, when everything is there. */
-export function memoryLine(plans: readonly LoadPlan[], sizes: SessionSizes): string {
+export function memoryLine(
+  plans: readonly LoadPlan[],
+  sizes: SessionSizes,
+  hiddenStateBytes = 0,
+): string {
   const items = [
     { name: 'KV', bytes: sizes.kvBytes },
     { name: 'buffers', bytes: sizes.workspaceBytes + sizes.scratchBytes },
+    ...(hiddenStateBytes > 0 ? [{ name: 'hidden states', bytes: hiddenStateBytes }] : []),
     ...added(plans.flatMap((plan) => [...weightItems(plan), ...cacheItems(plan)])),
   ];
   const sum = items.reduce((bytes, item) => bytes + item.bytes, 0);

@@ -1,7 +1,9 @@
 import type { BackendName, EngineSession, Lock, ModelEngine } from '../engine/index.js';
+import { Ds4Error, ExitCode } from '../error/index.js';
 import type { LoadPlan, SplitPlan } from '../plan/index.js';
 import { chooseBackend } from './backend-choice.js';
 import type { BackendChoice } from './backend-choice.js';
+import { keepsExperts, openExpertProfile } from './expert-profile.js';
 import { modelPath, openModelFile } from './model-file.js';
 import type { ModelFile } from './model-file.js';
 import type { Planned } from './planning.js';
@@ -15,12 +17,29 @@ export interface LoadedModel extends ModelFile {
   /** The parts, when several devices share the model. */
   readonly split?: SplitPlan;
   /**
-   * Another session of the same model; the caller closes it.
+   * Closes the only session and opens one with another context in its place: there need not be memory for both.
    *
-   * @throws PlanError when there is no memory for it.
+   * @throws PlanError when it will not fit: then nothing has changed. NoSessionError.
    */
-  openSession(context: number): Promise<EngineSession>;
+  replaceSession(session: EngineSession, context: number): Promise<Replaced>;
+  /**
+   * Writes the file of --expert-profile, at the end of a run that went well.
+   *
+   * @throws RunError when it cannot be written.
+   */
+  saveExpertProfile(): Promise<void>;
   close(): Promise<void>;
+}
+
+/** The new session; or, with the reason, an empty one like the old one, when the new one could not be had. */
+export interface Replaced {
+  readonly session: EngineSession;
+  readonly failure?: Ds4Error;
+}
+
+/** The old session was given up for a new one, and now neither can be had. */
+export class NoSessionError extends Ds4Error {
+  readonly exitCode = ExitCode.runtime;
 }
 
 /** Says which backend it will be, and refuses one that cannot be used. */
@@ -92,6 +111,23 @@ function announcePlan(
   }
 }
 
+/** The way back, when the session that was to be in its place could not be had. */
+async function openAgain(
+  openSession: (planned: Pick<Planned, 'plan' | 'split'>) => Promise<EngineSession>,
+  planned: Pick<Planned, 'plan' | 'split'>,
+  { message }: Ds4Error,
+): Promise<EngineSession> {
+  try {
+    return await openSession(planned);
+  } catch (thrown) {
+    throw thrown instanceof Ds4Error
+      ? new NoSessionError(
+          `${message}; the context of ${planned.plan.context} that was there before cannot be had any more either: ${thrown.message}`,
+        )
+      : thrown;
+  }
+}
+
 /**
  * Takes the lock and loads the model. Ctrl+C ends it within a second. The order of the steps decides which of two
  * errors a user sees: backend, lock, model file, memory.
@@ -110,7 +146,8 @@ export async function loadModel(run: Run): Promise<{ model: LoadedModel; session
       lock.release();
     });
     const file = await openModelFile(modelPath(run));
-    const [{ planAnotherSession, planRun }, { loadAsPlanned }, { LoadAttempt }, { memoryLine }] =
+    const profile = openExpertProfile(run.settings, file.description.shape);
+    const [{ planNextSession, planRun }, { loadAsPlanned }, { LoadAttempt }, { memoryLine }] =
       await Promise.all([
         import('./planning.js'),
         import('./load-as-planned.js'),
@@ -129,7 +166,11 @@ export async function loadModel(run: Run): Promise<{ model: LoadedModel; session
         announcePlan(run, planned ?? { plan: next }, said);
       },
       load: (next) => {
-        attempt = new LoadAttempt(run, file, choice, { plan: next, split: planned?.split });
+        attempt = new LoadAttempt(run, file, choice, {
+          plan: next,
+          split: planned?.split,
+          profile,
+        });
         return attempt.load();
       },
       failed: () => attempt?.failedPart(),
@@ -143,19 +184,35 @@ export async function loadModel(run: Run): Promise<{ model: LoadedModel; session
     const openSession = async (next: Pick<Planned, 'plan' | 'split'>): Promise<EngineSession> => {
       const session = await engine.openSession(next.plan);
       const plans = next.split?.parts.map((part) => part.plan) ?? [next.plan];
-      run.terminal.memory(memoryLine(plans, session.measure()));
+      run.terminal.memory(memoryLine(plans, session.measure(), next.split?.hiddenStateBytes));
       return session;
     };
     const loaded = { plan, ...(split === undefined ? {} : { split }) };
     const session = await openSession(loaded);
+    let current: Pick<Planned, 'plan' | 'split'> = loaded;
     const model = {
       ...file,
       engine,
       ...loaded,
-      openSession: async (context: number) => {
-        const next = planAnotherSession(run, choice, file.description, loaded, context);
+      replaceSession: async (old: EngineSession, context: number) => {
+        const next = planNextSession(run, choice, file.description, current, context);
         announcePlan(run, next, said);
-        return openSession(next);
+        await old.close();
+        try {
+          const opened = { session: await openSession(next) };
+          current = next;
+          return opened;
+        } catch (failure) {
+          if (!(failure instanceof Ds4Error)) {
+            throw failure;
+          }
+          return { session: await openAgain(openSession, current, failure), failure };
+        }
+      },
+      saveExpertProfile: async () => {
+        if (profile !== undefined && keepsExperts(engine)) {
+          await profile.save(engine);
+        }
       },
       close,
     };

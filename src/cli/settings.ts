@@ -36,7 +36,8 @@ export interface SimulatedMachine extends Simulation {
 
 /** A machine described by hand, in bytes. */
 export interface PlannedMachine {
-  readonly vramBytes: number;
+  /** Of each GPU. */
+  readonly vramBytes: readonly number[];
   readonly ramBytes: number;
   readonly kind: 'discrete' | 'integrated';
 }
@@ -69,6 +70,8 @@ export interface Settings {
   ssdStreamingCold: boolean;
   /** --ssd-streaming-cache-experts */
   expertCache: ExpertCacheSize | undefined;
+  /** --expert-profile */
+  expertProfile: string | undefined;
   /** --ssd-streaming-preload-experts */
   preloadExperts: number | undefined;
   /** --host-expert-cache: pinned main memory for experts that have no place in GPU memory. */
@@ -146,6 +149,7 @@ export function defaultSettings(): Settings {
     ssdStreaming: false,
     ssdStreamingCold: false,
     expertCache: undefined,
+    expertProfile: undefined,
     preloadExperts: undefined,
     hostExpertCacheGib: undefined,
     expertPolicy: undefined,

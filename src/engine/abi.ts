@@ -219,6 +219,8 @@ export interface Library {
   readonly modelOpen: AsyncCall<[Pointer, Pointer, Pointer]>;
   readonly modelClose: Call<[ModelHandle], void>;
   readonly modelDescribe: Call<[ModelHandle, Pointer, Pointer], number>;
+  readonly seedExperts: AsyncCall<[ModelHandle, Pointer, number, Pointer, Pointer]>;
+  readonly listExperts: Call<[ModelHandle, Pointer, number, Pointer, Pointer], number>;
   readonly sessionOpen: AsyncCall<[ModelHandle, Pointer, Pointer, Pointer]>;
   readonly sessionClose: Call<[SessionHandle], void>;
   readonly sessionMeasure: Call<[SessionHandle, Pointer, Pointer], number>;
@@ -311,6 +313,10 @@ function bind(backend: BackendName, path: string): Library {
     modelDescribe: sync(
       'int32_t ds4_model_describe(void *, void *, void *)',
     ) as Library['modelDescribe'],
+    seedExperts: asynchronous('int32_t ds4_seed_experts(void *, void *, uint32_t, void *, void *)'),
+    listExperts: sync(
+      'int32_t ds4_list_experts(void *, void *, uint32_t, void *, void *)',
+    ) as Library['listExperts'],
     sessionOpen: asynchronous('int32_t ds4_session_open(void *, void *, void *, void *)'),
     sessionClose: sync('void ds4_session_close(void *)'),
     sessionMeasure: sync(

@@ -3,6 +3,8 @@ import { Arena, ErrorSlot, loadLibrary, Struct } from './abi.js';
 import type { Library, ModelHandle } from './abi.js';
 import { CallQueue } from './call-queue.js';
 import type { SessionOptions } from './engine-session.js';
+import { listExperts, seedExperts } from './expert-lists.js';
+import type { ExpertId, ExpertUse } from './expert-lists.js';
 import type { BackendName } from './library.js';
 import { instructionSets, wholeModel, writeModelArguments } from './model-arguments.js';
 import type {
@@ -150,11 +152,26 @@ export class Engine implements ModelEngine {
     }
   }
 
+  #loaded(): ModelHandle {
+    if (this.#model === undefined) {
+      throw new Error('the model is not loaded');
+    }
+    return this.#model;
+  }
+
+  seedExperts(experts: readonly ExpertId[]): Promise<number> {
+    return this.#calls.run(() => seedExperts(this.#library, this.#loaded(), experts));
+  }
+
+  listExperts(): Promise<ExpertUse[]> {
+    const layers = this.slice.last - this.slice.first + 1;
+    const most = layers * this.description.shape.expertCount;
+    return this.#calls.run(() => Promise.resolve(listExperts(this.#library, this.#loaded(), most)));
+  }
+
   async openSession(options: SessionOptions): Promise<NativeSession> {
     const session = await this.#calls.run(() => {
-      if (this.#model === undefined) {
-        throw new Error('the model is not loaded');
-      }
+      const model = this.#loaded();
       return NativeSession.open(
         {
           library: this.#library,
@@ -164,7 +181,7 @@ export class Engine implements ModelEngine {
             this.#sessions.delete(session);
           },
         },
-        this.#model,
+        model,
         options,
       );
     });

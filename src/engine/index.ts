@@ -11,6 +11,7 @@ export type {
   SessionOptions,
   SessionSizes,
 } from './engine-session.js';
+export type { ExpertId, ExpertUse } from './expert-lists.js';
 export {
   CancelledError,
   DeviceError,

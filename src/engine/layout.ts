@@ -94,7 +94,14 @@ export const structs = {
     page_slots: 'u32',
     pin_copies: 'u32',
     drop_read_pages: 'u32',
-    reserved: 'u32',
+    leave_slots: 'u32',
+  },
+  ds4_expert: {
+    size: 'u32',
+    layer: 'u32',
+    expert: 'u32',
+    is_kept: 'u32',
+    uses: 'u64',
   },
   ds4_simulation: {
     size: 'u32',

@@ -53,6 +53,8 @@ export interface WeightOptions {
   readonly lock?: boolean;
   /** The system need not keep what was uploaded in its page cache. */
   readonly dropReadPages?: boolean;
+  /** Mapped experts: slots stay empty until `seedExperts`. */
+  readonly leaveSlots?: boolean;
 }
 
 /** How weights reach a GPU. What is left out is up to the library. */
@@ -191,6 +193,7 @@ function writeWeightOptions(plan: Struct<'ds4_load_plan'>, options: WeightOption
   plan.setU32('page_slots', options.pageSlots ?? 0);
   plan.setU32('pin_copies', options.pinCopies === true ? 1 : 0);
   plan.setU32('drop_read_pages', options.dropReadPages === true ? 1 : 0);
+  plan.setU32('leave_slots', options.leaveSlots === true ? 1 : 0);
 }
 
 function writeShape(

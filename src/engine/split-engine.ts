@@ -2,6 +2,8 @@ import type { ModelDescription } from '../model/index.js';
 import { CallQueue } from './call-queue.js';
 import type { Engine } from './engine.js';
 import type { EngineSession, SessionOptions } from './engine-session.js';
+import { mergeExpertLists } from './expert-lists.js';
+import type { ExpertId, ExpertUse } from './expert-lists.js';
 import { belongsTo } from './model-arguments.js';
 import type { EngineInfo, ModelEngine } from './model-engine.js';
 import { SplitSession } from './split-session.js';
@@ -115,6 +117,27 @@ export class SplitEngine implements ModelEngine {
       } finally {
         this.#isLoading = false;
       }
+    });
+  }
+
+  seedExperts(experts: readonly ExpertId[]): Promise<number> {
+    return this.#calls.run(async () => {
+      let seeded = 0;
+      for (const [index, part] of this.#parts.entries()) {
+        this.#active = index;
+        const { first, last } = part.slice;
+        seeded += await part.seedExperts(
+          experts.filter(({ layer }) => layer >= first && layer <= last),
+        );
+      }
+      return seeded;
+    });
+  }
+
+  listExperts(): Promise<ExpertUse[]> {
+    return this.#calls.run(async () => {
+      const lists = await Promise.all(this.#parts.map((part) => part.listExperts()));
+      return mergeExpertLists(lists);
     });
   }
 

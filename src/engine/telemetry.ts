@@ -29,6 +29,8 @@ const expertWords = {
   slotsUsed: 33,
   hostPlaces: 34,
   hostPlacesUsed: 35,
+  seeded: 36,
+  foreseen: 37,
 } as const;
 
 const fileWords = {
@@ -169,6 +171,8 @@ export class Telemetry {
       slotsUsed: read(words.slotsUsed),
       hostPlaces: read(words.hostPlaces),
       hostPlacesUsed: read(words.hostPlacesUsed),
+      seeded: read(words.seeded),
+      foreseen: read(words.foreseen),
     };
   }
 

@@ -300,3 +300,56 @@ describe('--expert-trace', () => {
     expect(status).toBe(1);
   });
 });
+
+// The budget is what is free less 512 MiB, and copies of experts fill it: two sessions have no room side by side.
+describe('another context in a chat on a GPU that is full', () => {
+  const [probe = sum(1, 1)] = probes;
+
+  function chat(lines: readonly string[], failure = ''): Promise<Outcome> {
+    const options = `--interactive --nothink --temp 0 -c 1024 --gpu-vram 1 --sim vram=0.6,ram=64${failure}`;
+    return run(folder, options.split(' '), { stdin: { text: `${lines.join('\n')}\n` } });
+  }
+
+  it('takes the place of the old one, and the conversation goes on', async () => {
+    const asked = ['/ctx 1500', '/ctx 700', '/reset', probe.prompt, '/status', '/quit'];
+    const { stdout, stderr, status } = await chat([probe.prompt, ...asked]);
+
+    const answer = `${probe.answer}\n`;
+    expect(stdout, stderr).toContain(
+      `${answer}Context: 1500 tokens.\nContext: 700 tokens.\nChat reset.\n${answer}`,
+    );
+    expect(stdout).toMatch(/experts in main memory[^]*of 700 tokens used/);
+    expect(status).toBe(0);
+  });
+
+  it('that cannot fit is refused before anything changes', async () => {
+    const { stdout, stderr, status } = await chat([probe.prompt, '/ctx 900000', '/status']);
+
+    expect(stderr).toMatch(
+      /\/ctx: a context of 900000 needs .*the largest context that fits is [0-9]+.*; the context of 1024 stays/,
+    );
+    expect(stdout).toMatch(/[1-9][0-9]* of 1024 tokens used, 1 turns/);
+    expect(status).toBe(0);
+  });
+
+  it('that cannot be had gives the old one back, empty, and the conversation goes on', async () => {
+    const lines = [probe.prompt, '/ctx 700', '/reset', probe.prompt, '/status'];
+    const { stdout, stderr, status } = await chat(lines, ',fail=allocate:9');
+
+    expect(stderr).toMatch(/\/ctx: cannot allocate .*; the context of 1024 stays/);
+    expect(stdout.split(`${probe.answer}\n`)).toHaveLength(3);
+    expect(stdout).toContain('of 1024 tokens used, 1 turns');
+    expect(status).toBe(0);
+  });
+
+  it('ends the chat when not even the old one can be had again', async () => {
+    const lines = [probe.prompt, '/ctx 700', probe.prompt];
+    const { stdout, stderr, status } = await chat(lines, ',fail=allocate:9:0');
+
+    expect(stdout).toBe(`${probe.answer}\n`);
+    expect(stderr).toMatch(
+      /cannot allocate .*; the context of 1024 that was there before cannot be had any more either: cannot allocate /,
+    );
+    expect(status).toBe(1);
+  });
+});

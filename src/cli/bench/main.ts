@@ -177,6 +177,7 @@ async function runBench(run: Run, bench: BenchSettings): Promise<number> {
     } finally {
       bar.end();
     }
+    await model.saveExpertProfile();
     sayStats(run, () => model.engine.telemetry());
     const facts = machine(run, model);
     if (bench.json !== undefined) {

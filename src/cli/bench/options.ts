@@ -1,4 +1,5 @@
 import { readFileSync } from 'node:fs';
+import { checkPreload } from '../checks.js';
 import { RunError, systemReason, UsageError } from '../errors.js';
 import { entry, optionTable } from '../options/index.js';
 import type { OptionEntry } from '../options/index.js';
@@ -214,6 +215,7 @@ export function checkBench(bench: BenchSettings): void {
         `--gen-tokens ${generate} together`,
     );
   }
+  checkPreload(shared);
   if (shared.role === 'worker') {
     throw new UsageError('--role worker is for ds4: start workers with ds4, then ds4-bench');
   }

@@ -41,7 +41,7 @@ export const diagnosticOptions: readonly OptionEntry[] = [
     values: 'MACHINE',
     section,
     description:
-      'With --inspect: plan for this machine instead of the one here, such as vram=24,ram=64,kind=discrete (GiB; vram=0: no GPU).',
+      'With --inspect: plan for this machine instead of the one here, such as vram=24,ram=64,kind=discrete (GiB; vram=20+20: two GPUs; vram=0: none).',
     apply: (settings, use) => {
       settings.planFor = plannedMachine(use.name, use.value);
     },

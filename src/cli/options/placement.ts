@@ -18,8 +18,7 @@ const streaming = 'Expert Streaming';
 const tiers = 'KV Tiers And Weight Paging';
 const drafts = 'Draft Models';
 
-const noPreload = 'a preload of experts';
-const noFullLayers = 'layers that stay whole while the others are streamed';
+const noFullLayers = 'layers that stay whole, which are for GLM models on Metal';
 const noTiers = 'KV tiers';
 const noDrafts = 'draft models';
 
@@ -125,7 +124,8 @@ export const placementOptions: readonly OptionEntry[] = [
   entry({
     names: '--ssd-streaming-cold',
     section: streaming,
-    description: 'Start with an empty expert cache, which it always does in this build.',
+    description:
+      'Start with an empty expert cache, whatever --expert-profile has. It does so without a profile anyway.',
     apply: (settings) => {
       settings.ssdStreamingCold = true;
     },
@@ -144,7 +144,7 @@ export const placementOptions: readonly OptionEntry[] = [
     names: '--ssd-streaming-full-layers',
     values: 'COUNT',
     section: streaming,
-    description: 'Layers whose experts all stay in memory.',
+    description: 'GLM models on Metal: layers whose experts all stay in memory.',
     lacks: noFullLayers,
     apply: checked(nonNegativeInteger),
   }),
@@ -152,8 +152,8 @@ export const placementOptions: readonly OptionEntry[] = [
     names: '--ssd-streaming-preload-experts',
     values: 'COUNT',
     section: streaming,
-    description: 'Experts to read before the first token, the most popular first.',
-    lacks: noPreload,
+    description:
+      'Read at most so many experts of --expert-profile before the first token, the first ones in the file. Default: as many as there are places for.',
     apply: (settings, use) => {
       settings.preloadExperts = positiveInteger(use.value);
     },

@@ -197,8 +197,11 @@ export const runtimeOptions: readonly OptionEntry[] = [
     names: '--expert-profile',
     values: 'FILE',
     section,
-    description: 'Write how often each expert was chosen.',
-    lacks: 'expert profiles',
+    description:
+      'Begin with the experts of earlier runs in the cache: read this file at the start, if it is there, and write it anew at the end. With an answer, a chat, --perplexity-file or ds4-bench, when not all experts are in memory.',
+    apply: (settings, use) => {
+      settings.expertProfile = use.value;
+    },
   }),
   entry({
     names: '--vision',
