@@ -245,23 +245,26 @@ export function decideBackend(settings: Settings, probe: Probe): BackendChoice {
 
 /** The machine of `--plan-for`: it is only described, so no library is asked. */
 function plannedChoice(settings: Settings, machine: PlannedMachine): BackendChoice {
-  if (machine.vramBytes === 0 || settings.backend === 'cpu') {
+  // A budget for fewer of them leaves the others alone.
+  const budgets = settings.gpuVram === 'auto' ? undefined : settings.gpuVram?.length;
+  const devices = machine.vramBytes.slice(0, budgets).map((bytes, index): DeviceInfo => ({
+    kind: machine.kind,
+    index,
+    cores: 0,
+    totalBytes: bytes,
+    freeBytes: bytes,
+    name: 'described GPU',
+    arch: '',
+  }));
+  const [device] = devices;
+  if (device === undefined || settings.backend === 'cpu') {
     return onCpu(settings);
   }
   const { backend = 'cuda' } = settings;
-  const device: DeviceInfo = {
-    kind: machine.kind,
-    index: 0,
-    cores: 0,
-    totalBytes: machine.vramBytes,
-    freeBytes: machine.vramBytes,
-    name: 'the machine of --plan-for',
-    arch: '',
-  };
   return {
     backend: backend === 'metal' ? 'cuda' : backend,
     device,
-    devices: [device],
+    devices,
     isAsked: true,
     notes: [],
     warnings: withoutEffect(settings, backend),

@@ -7,7 +7,7 @@ import type { Text, Tokenizer } from '../tokenizer/index.js';
 import type { LoadedModel } from './load.js';
 import { renderOptions } from './prompt.js';
 import type { Run } from './run.js';
-import { cacheText } from './stats.js';
+import { cacheText, hitRateText } from './stats.js';
 import { OutputClosedError } from './terminal.js';
 import { runTurn } from './turn.js';
 
@@ -89,14 +89,17 @@ export class Conversation {
   }
 
   /**
-   * Changes the context. The new session is made before the old one goes, so a failure changes nothing; the
-   * conversation is processed again at the next turn.
+   * Changes the context; the conversation is processed again at the next turn.
+   *
+   * @throws PlanError and what opening a session throws: then the context is what it was. NoSessionError: nothing is left.
    */
   async resize(context: number): Promise<void> {
-    const session = await this.#model.openSession(context);
-    await this.#engineSession.close();
+    const { session, failure } = await this.#model.replaceSession(this.#engineSession, context);
     this.#engineSession = session;
     this.#session = this.#newSession(session);
+    if (failure !== undefined) {
+      throw failure;
+    }
     this.#hasWarned = false;
   }
 
@@ -137,6 +140,7 @@ export class Conversation {
     const messages: Message[] = [...this.#messages, { role: 'user', content }];
     const prompt = this.#chat.render(messages, options);
     const before = this.#model.engine.telemetry().experts;
+    const experts = (): TelemetrySnapshot['experts'] => this.#model.engine.telemetry().experts;
     const turn = await runTurn(
       this.#run,
       {
@@ -150,12 +154,16 @@ export class Conversation {
         think: options.think,
         stopTokens: this.#chat.stopTokens(options.think),
         moreRoom: '/ctx TOKENS gives more, /reset starts over',
+        liveText: () => {
+          const rate = hitRateText(experts(), before);
+          return rate === undefined ? undefined : `${rate} of the experts in memory`;
+        },
         interruptedNote: 'interrupted while processing the prompt; the turn is taken back',
         // The next prompt leaves out this turn's thinking, so it parts from this one at the opening mark.
         ...(options.think === 'none' ? {} : { checkpointAt: prompt.length - 1 }),
       },
     );
-    this.#sayCache(before);
+    this.#sayCache(cacheText(experts(), before));
     if (turn.stoppedInPrompt) {
       return true;
     }
@@ -167,10 +175,8 @@ export class Conversation {
     return true;
   }
 
-  /** The answer leaves no room on the screen for a live figure, so a turn's is said when it ends. */
-  #sayCache(before: TelemetrySnapshot['experts']): void {
+  #sayCache(text: string | undefined): void {
     const { terminal } = this.#run;
-    const text = cacheText(this.#model.engine.telemetry().experts, before);
     if (terminal.stderrIsTerminal && text !== undefined) {
       terminal.note(`experts: ${text}`);
     }

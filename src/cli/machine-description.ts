@@ -164,17 +164,31 @@ export function simulatedMachine(source: string, text: string): SimulatedMachine
   return machine;
 }
 
+/** Memory of one GPU, or of each of several: `20+20`. None when it is 0. */
+const gibOfEach = {
+  allowed: `GiB, such as 24 or, of two GPUs, 20+20; 0 for no GPU, and at most ${mostDevices} of them`,
+  parse: (text: string): readonly number[] => {
+    const each = text.split('+').map(gib.parse);
+    const isNone = each.length === 1 && each[0] === 0;
+    if ((each.includes(0) && !isNone) || each.length > mostDevices) {
+      throw new InvalidValue(text);
+    }
+    return isNone ? [] : each;
+  },
+};
+
 /**
- * The machine of `--plan-for`. Without video memory (`vram=0`) the plan is for the CPU.
+ * The machine of `--plan-for`, with one GPU, several of one kind (`vram=20+20`), or none (`vram=0`): then the plan is for the
+ * CPU.
  *
  * @throws UsageError
  */
 export function plannedMachine(source: string, text: string): PlannedMachine {
-  const machine: { vramBytes?: number; ramBytes?: number; kind: PlannedMachine['kind'] } = {
+  const machine: Draft<Partial<PlannedMachine>> & Pick<PlannedMachine, 'kind'> = {
     kind: 'discrete',
   };
   readPairs(source, text, {
-    vram: key(gib, (bytes) => (machine.vramBytes = bytes)),
+    vram: key(gibOfEach, (bytes) => (machine.vramBytes = bytes)),
     ram: key(gib, (bytes) => (machine.ramBytes = bytes)),
     kind: key(kind, (name) => (machine.kind = name)),
   });

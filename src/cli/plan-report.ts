@@ -32,6 +32,8 @@ export interface PlanReport {
     readonly deviceBudgetBytes?: number;
     readonly hostBytes: number;
     readonly hostAvailableBytes: number;
+    /** Among those of the host: what goes from one part of a model on several devices to the next. */
+    readonly hiddenStateBytes?: number;
   };
   readonly estimate: TokenCost & { readonly tokensPerSecond: number };
 }
@@ -135,11 +137,13 @@ export function splitReport(
       // The parts are loaded one after another, with one ring of buffers at a time.
       hostBytes:
         hostBytesOf(shared) +
+        split.hiddenStateBytes +
         split.parts.reduce(
           (bytes, { plan }) => bytes + (plan.backend === 'cpu' ? hostBytesOf(plan) : 0),
           0,
         ),
       hostAvailableBytes: facts.memoryAvailable,
+      hiddenStateBytes: split.hiddenStateBytes,
     },
     estimate: {
       computeBytes: sum((cost) => cost.computeBytes),
@@ -231,7 +235,8 @@ export function reportLines(
   report: PlanReport,
   parts: readonly PartReport[] = [],
 ): string[] {
-  const { deviceBytes, deviceBudgetBytes, hostBytes, hostAvailableBytes } = report.memory;
+  const { deviceBytes, deviceBudgetBytes, hostBytes, hostAvailableBytes, hiddenStateBytes } =
+    report.memory;
   const { seconds, tokensPerSecond, diskBytes, mappedBytes, linkBytes } = report.estimate;
   const session = plan.kv.bytes + (plan.backend === 'cpu' ? 0 : plan.bufferBytes);
   const near = plan.backend === 'cpu' ? places.memory : places.device;
@@ -247,6 +252,9 @@ export function reportLines(
       ? []
       : [`GPU memory: ${gibText(deviceBytes)} of ${gibText(deviceBudgetBytes)} GiB`]),
     ...partLines(parts),
+    ...(hiddenStateBytes === undefined
+      ? []
+      : [`  between them: ${gibText(hiddenStateBytes)} GiB of main memory for hidden states`]),
     `main memory: ${gibText(hostBytes)} of ${gibText(hostAvailableBytes)} GiB, beside what the system keeps of the file`,
     `estimate: ${(seconds * 1000).toPrecision(3)} ms a token (${rateText(tokensPerSecond)} tokens/s), from nominal rates: ` +
       `${gibText(diskBytes)} GiB from the disk, ${gibText(mappedBytes)} GiB read over the bus, ` +

@@ -1,5 +1,4 @@
 import { probeBackend } from '../engine/index.js';
-import type { BackendName } from '../engine/index.js';
 import type { ModelDescription } from '../model/index.js';
 import {
   PlanError,
@@ -105,29 +104,31 @@ function gpuFacts(run: Run, { backend, devices }: BackendChoice): GpuFacts[] {
 
 /** A machine that was described by hand, for `--inspect`. */
 function describedFacts(
-  { vramBytes, ramBytes, kind }: PlannedMachine,
-  backend: BackendName,
+  { ramBytes, kind }: PlannedMachine,
+  { backend, devices }: BackendChoice,
 ): MachineFacts {
+  const gpus =
+    backend === 'cpu'
+      ? []
+      : devices.map(({ index, name, totalBytes, freeBytes }) => ({
+          backend,
+          index,
+          name,
+          kind,
+          totalBytes,
+          freeBytes,
+        }));
   return {
     memoryAvailable: ramBytes,
-    gpu:
-      backend === 'cpu'
-        ? undefined
-        : {
-            backend,
-            index: 0,
-            name: 'described GPU',
-            kind,
-            totalBytes: vramBytes,
-            freeBytes: vramBytes,
-          },
+    gpu: gpus[0],
+    gpus: gpus.length > 1 ? gpus : undefined,
   };
 }
 
 function machineFacts(run: Run, choice: BackendChoice): MachineFacts {
   const { planFor } = run.settings;
   if (planFor !== undefined) {
-    return describedFacts(planFor, choice.backend);
+    return describedFacts(planFor, choice);
   }
   const simulated = choice.backend === 'sim' ? simulationOf(run) : undefined;
   const gpus = gpuFacts(run, choice);
@@ -238,24 +239,24 @@ function planIfPossible(
 }
 
 /**
- * Plans another session of a loaded model.
+ * Plans a session that takes the place of the one that `current` has.
  *
  * @throws PlanError
  */
-export function planAnotherSession(
+export function planNextSession(
   run: Run,
   choice: BackendChoice,
   description: ModelDescription,
-  loaded: Pick<Planned, 'plan' | 'split'>,
+  current: Pick<Planned, 'plan' | 'split'>,
   context: number,
 ): Pick<Planned, 'plan' | 'split'> {
   const facts = machineFacts(run, choice);
   const request = planRequest(run, context);
-  if (loaded.split !== undefined) {
-    return together(planSplitSession(description, facts, request, loaded.split));
+  if (current.split !== undefined) {
+    return together(planSplitSession(description, facts, request, current.split));
   }
   // Of several devices one that has it all need not be the first.
-  const device = loaded.plan.backend === 'cpu' ? undefined : loaded.plan.device.index;
+  const device = current.plan.backend === 'cpu' ? undefined : current.plan.device.index;
   const gpu = facts.gpus?.find(({ index }) => index === device) ?? facts.gpu;
-  return { plan: planSession(description, { ...facts, gpu }, request, loaded.plan) };
+  return { plan: planSession(description, { ...facts, gpu }, request, current.plan) };
 }

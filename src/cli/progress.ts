@@ -7,9 +7,10 @@ const redrawMs = 100;
 /** Off a terminal a slow load says so this often. */
 const plainLineMs = 10_000;
 
-/** Progress may be drawn in place: stderr is a terminal that can. */
+/** Progress may be drawn in place: stderr is a terminal that can. One that says it has no columns is never done erasing. */
 export function drawsProgress(terminal: Terminal, terminalName: string | undefined): boolean {
-  return terminal.stderrIsTerminal && !terminal.quiet && terminalName !== 'dumb';
+  const canDraw = terminalName !== 'dumb' && process.stderr.columns !== 0;
+  return terminal.stderrIsTerminal && !terminal.quiet && canDraw;
 }
 
 /**
@@ -71,7 +72,9 @@ export class PrefillProgress {
     if (this.#draws) {
       const rate = hitRateText(this.#telemetry().experts, this.#before);
       const experts = rate === undefined ? '' : `, ${rate} of the experts in memory`;
-      this.#terminal.raw(`\r${this.#terminal.style.progress(text + experts)}\u001b[K`);
+      // A line that wraps could not be drawn over.
+      const fitting = (text + experts).slice(0, (process.stderr.columns || Infinity) - 1);
+      this.#terminal.raw(`\r${this.#terminal.style.progress(fitting)}\u001b[K`);
       this.#isOpen = true;
     } else {
       this.#terminal.raw(`${text}\n`);

@@ -66,6 +66,8 @@ function expertRows({ experts }: TelemetrySnapshot): Row[] {
     count('evictions', experts.evictions),
     count('promotions', experts.promotions),
     count('demotions', experts.demotions),
+    count('read ahead of the first token', experts.seeded),
+    count('asked for ahead of their layer', experts.foreseen),
     count('slots used', experts.slotsUsed, `of ${experts.slots}`),
     count('places in main memory used', experts.hostPlacesUsed, `of ${experts.hostPlaces}`),
   ];

@@ -6,6 +6,7 @@ import type { Candidates } from '../sampling/index.js';
 import type { GenerationEnd, Session } from '../session/index.js';
 import type { Tokenizer } from '../tokenizer/index.js';
 import { AnswerStream } from './answer.js';
+import { withLiveLine } from './live-line.js';
 import { drawsProgress, PrefillProgress } from './progress.js';
 import type { Run } from './run.js';
 
@@ -19,6 +20,8 @@ export interface TurnRequest {
   readonly checkpointAt?: number;
   /** What to do when the context is full. */
   readonly moreRoom: string;
+  /** Shown below the answer while it is written, where a terminal can; undefined: nothing yet. */
+  readonly liveText?: () => string | undefined;
   /** Said when the prompt was not finished. */
   readonly interruptedNote: string;
 }
@@ -131,22 +134,25 @@ export async function runTurn(
   let end: GenerationEnd = { reason: 'cancelled', tokens: 0 };
   if (!stoppedInPrompt) {
     const trace = new Trace(run, model.tokenizer);
-    const answer = new AnswerStream(terminal, model.tokenizer, request.think);
     const { temperature, topP, minP, topK, seed } = settings;
-    try {
-      end = await session.generate({
-        sampler: new Sampler({ temperature, topP, minP, topK, seed: seed ?? clockSeed() }),
-        stopTokens: request.stopTokens,
-        maxTokens: settings.maxTokens,
-        onToken: (token) => {
-          tokens.push(token);
-          return answer.token(token);
-        },
-        onChoice: trace.choice,
-      });
-    } finally {
-      await answer.end();
-    }
+    end = await withLiveLine(run, request.liveText, async (line) => {
+      const answer = new AnswerStream(terminal, model.tokenizer, request.think, line);
+      try {
+        return await session.generate({
+          sampler: new Sampler({ temperature, topP, minP, topK, seed: seed ?? clockSeed() }),
+          stopTokens: request.stopTokens,
+          maxTokens: settings.maxTokens,
+          onToken: (token) => {
+            tokens.push(token);
+            return answer.token(token);
+          },
+          onChoice: trace.choice,
+        });
+      } finally {
+        line?.close();
+        await answer.end();
+      }
+    });
   }
   const generated = performance.now();
 

@@ -283,7 +283,7 @@ function dropsPages(
 }
 
 /**
- * Plans one more session beside a loaded model and its first session.
+ * Plans a session that takes the place of the one that `current` has: its memory counts as free.
  *
  * @throws PlanError when it does not fit.
  */
@@ -291,14 +291,16 @@ export function planGpuSession(
   model: ModelDescription,
   facts: MachineFacts,
   request: PlanRequest,
-  loaded: GpuPlan,
+  current: GpuPlan,
 ): GpuPlan {
   const sessions = new Sessions(model, request);
-  const free = Math.max(0, (facts.gpu?.freeBytes ?? 0) - margin);
+  const held = current.kv.bytes + current.bufferBytes;
+  const free = Math.max(0, (facts.gpu?.freeBytes ?? 0) + held - margin);
+  const beside = deviceBytesOf(current) - held;
   const room =
     request.gpu?.budgetGib === undefined
       ? free
-      : Math.max(0, Math.min(free, loaded.device.budgetBytes - deviceBytesOf(loaded)));
+      : Math.max(0, Math.min(free, current.device.budgetBytes - beside));
   const chunk = sessions.fitting(room);
   if (chunk === undefined) {
     throw new PlanError(
@@ -308,8 +310,8 @@ export function planGpuSession(
   }
   const session = sessions.bytes(chunk);
   return {
-    ...loaded,
-    kv: { ...loaded.kv, bytes: session.kv },
+    ...current,
+    kv: { ...current.kv, bytes: session.kv },
     bufferBytes: session.buffers,
     context: sessions.context,
     prefillChunk: chunk,

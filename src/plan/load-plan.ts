@@ -19,7 +19,8 @@ export function planLoad(
 }
 
 /**
- * Plans one more session of a model that is loaded as `loaded` says.
+ * Plans a session that takes the place of the one that `current` has. On the CPU a session takes memory as it fills, so that
+ * nobody knows what the old one will give back, and it does not count as free.
  *
  * @throws PlanError when there is no room for it.
  */
@@ -27,9 +28,9 @@ export function planSession(
   model: ModelDescription,
   facts: MachineFacts,
   request: PlanRequest,
-  loaded: LoadPlan,
+  current: LoadPlan,
 ): LoadPlan {
-  return loaded.backend === 'cpu'
-    ? planHost(model, facts, request, loaded)
-    : planGpuSession(model, facts, request, loaded);
+  return current.backend === 'cpu'
+    ? planHost(model, facts, request, current)
+    : planGpuSession(model, facts, request, current);
 }

@@ -248,6 +248,8 @@ export interface PlanPart {
 export interface SplitPlan {
   /** On GPUs, and at most the last one on the processor. One part only: the first device does it all. */
   readonly parts: readonly [PlanPart, ...PlanPart[]];
+  /** Main memory for what goes from one part to the next while a prompt is processed. */
+  readonly hiddenStateBytes: number;
   readonly reasons: readonly PlanReason[];
 }
 

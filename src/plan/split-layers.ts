@@ -1,5 +1,6 @@
 import type { ModelDescription } from '../model/index.js';
 import { roomOf } from './budget.js';
+import { hiddenStateBytes } from './hidden-states.js';
 import { partsOf, sliceOf } from './model-parts.js';
 import type { ModelParts } from './model-parts.js';
 import type { GpuFacts, MachineFacts, PlanRequest } from './plan.js';
@@ -126,8 +127,14 @@ export function shareLayers(
   const sizes = new Sizes(model);
   const { chunks, smallestChunk } = new Sessions(model, request);
   let best: Shares | undefined;
+  const mostParts = (facts.gpus ?? []).length + 1;
   for (const chunk of chunks) {
-    const stretches = stretchesFor(sizes, facts, request, chunk);
+    const hidden = hiddenStateBytes(model.shape, chunk, mostParts);
+    const memoryAvailable = facts.memoryAvailable - hidden;
+    if (memoryAvailable < 0 && chunk !== smallestChunk) {
+      continue;
+    }
+    const stretches = stretchesFor(sizes, { ...facts, memoryAvailable }, request, chunk);
     if (best === undefined || layersOnHost(stretches) < layersOnHost(best.stretches)) {
       best = { chunk, chunks, stretches };
     }

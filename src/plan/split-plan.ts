@@ -1,6 +1,7 @@
 import type { ModelDescription } from '../model/index.js';
 import { deviceText, refusal, roomOf } from './budget.js';
 import { planGpu, planGpuSession } from './gpu-plan.js';
+import { hiddenStateBytes } from './hidden-states.js';
 import { planHost } from './host-plan.js';
 import { sliceOf } from './model-parts.js';
 import { deviceBytesOf, gib, PlanError } from './plan.js';
@@ -128,6 +129,17 @@ function emptyReasons(gpus: readonly GpuFacts[], parts: readonly PlanPart[]): Pl
       ];
 }
 
+function hiddenReasons(bytes: number, chunk: number): PlanReason[] {
+  return bytes === 0
+    ? []
+    : [
+        {
+          kind: 'note',
+          text: `hidden states: ${gib(bytes)} of main memory, for ${chunk} tokens on their way from one part to the next`,
+        },
+      ];
+}
+
 /** Plans one stretch with the planner of one device; `memory` is what main memory has left. */
 function planStretch(
   model: ModelDescription,
@@ -154,12 +166,24 @@ function memoryKept(plan: LoadPlan): number {
   return own + plan.weights.pinnedBytes + (plan.weights.experts?.hostBytes ?? 0);
 }
 
+/** What main memory has left beside the hidden states. */
+function besideHidden({ memoryAvailable }: MachineFacts, chunk: number, hidden: number): number {
+  if (hidden > memoryAvailable) {
+    throw new PlanError(
+      `the hidden states of ${chunk} tokens on their way between the devices need ${gib(hidden)} of main memory, ` +
+        `${gib(memoryAvailable)} are free; try a smaller --prefill-chunk`,
+    );
+  }
+  return memoryAvailable - hidden;
+}
+
 function planParts(
   model: ModelDescription,
   facts: MachineFacts,
   { chunk, stretches }: Shares,
+  hidden: number,
 ): SplitPlan['parts'] {
-  let { memoryAvailable } = facts;
+  let memoryAvailable = besideHidden(facts, chunk, hidden);
   const [first, ...others] = stretches.map((stretch) => {
     const part = planStretch(model, { ...facts, memoryAvailable }, stretch, chunk);
     memoryAvailable = Math.max(0, memoryAvailable - memoryKept(part.plan));
@@ -189,14 +213,18 @@ export function planSplit(
   if (shares.stretches[0]?.gpu === undefined) {
     refuseAll(model, facts, request);
   }
-  const parts = planParts(model, facts, shares);
+  const { chunk, stretches } = shares;
+  const hidden = hiddenStateBytes(model.shape, chunk, stretches.length);
+  const parts = planParts(model, facts, shares, hidden);
   const [best = shares.chunk] = shares.chunks;
   return {
     parts,
+    hiddenStateBytes: hidden,
     reasons: [
       ...noticeReasons(request),
       ...parts.map(headline),
       ...emptyReasons(gpus, parts),
+      ...hiddenReasons(hidden, chunk),
       ...(shares.chunk < best
         ? [
             {
@@ -211,7 +239,7 @@ export function planSplit(
 }
 
 /**
- * Plans one more session of a model that is loaded as `loaded` says, with one prefill chunk for all parts.
+ * Plans a session that takes the place of the one that `current` has, with one prefill chunk for all parts.
  *
  * @throws PlanError when a part has no room for it.
  */
@@ -219,10 +247,10 @@ export function planSplitSession(
   model: ModelDescription,
   facts: MachineFacts,
   request: PlanRequest,
-  loaded: SplitPlan,
+  current: SplitPlan,
 ): SplitPlan {
   const gpus = facts.gpus ?? [];
-  const partWith = (chunk: number, part: PlanPart): PlanPart => {
+  const partWith = (chunk: number, memoryAvailable: number, part: PlanPart): PlanPart => {
     const place = gpus.findIndex(
       ({ index }) => part.plan.backend !== 'cpu' && part.plan.device.index === index,
     );
@@ -234,19 +262,21 @@ export function planSplitSession(
     };
     const plan =
       part.plan.backend === 'cpu'
-        ? planHost(model, facts, own, part.plan)
+        ? planHost(model, { ...facts, memoryAvailable }, own, part.plan)
         : planGpuSession(model, { ...facts, gpu: gpus[place] }, own, part.plan);
     return { ...part, plan };
   };
-  const [first, ...others] = loaded.parts;
+  const [first, ...others] = current.parts;
   let refused: PlanError | undefined;
   for (const chunk of new Sessions(model, request).chunks) {
     try {
+      const hidden = hiddenStateBytes(model.shape, chunk, current.parts.length);
+      const memory = besideHidden(facts, chunk, hidden);
       const parts = [
-        partWith(chunk, first),
-        ...others.map((part) => partWith(chunk, part)),
+        partWith(chunk, memory, first),
+        ...others.map((part) => partWith(chunk, memory, part)),
       ] as const;
-      return { parts, reasons: partReasons(parts) };
+      return { parts, hiddenStateBytes: hidden, reasons: partReasons(parts) };
     } catch (thrown) {
       if (!(thrown instanceof PlanError)) {
         throw thrown;

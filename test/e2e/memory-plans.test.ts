@@ -88,6 +88,8 @@ interface Report {
       readonly hostAvailableBytes: number;
     };
     readonly estimate: { readonly seconds: number; readonly tokensPerSecond: number };
+    /** When several devices share the model. */
+    readonly parts?: readonly { readonly layers: object; readonly memory: object }[];
   };
 }
 
@@ -175,5 +177,22 @@ describe('--plan-for', () => {
     expect(planned.plan.kv).toEqual(simulated.plan.kv);
     expect(planned.plan.memory).toEqual(simulated.plan.memory);
     expect(planned.plan.places).toEqual(simulated.plan.places);
+  });
+
+  it('shows the parts of a model that several GPUs share, and plans as if they were there', async () => {
+    const machine = '--plan-for vram=2.59+2.59,ram=64';
+    const { stdout } = await run(folder, ['--inspect', '-c', '1024', ...machine.split(' ')]);
+    const [planned, simulated] = await Promise.all([
+      inspect(`--backend sim ${machine}`),
+      inspect('--sim vram=2.59,devices=2,ram=64 --gpu-vram auto'),
+    ]);
+
+    expect(stdout).toMatch(/ {2}layers 0 to \d, device 0: 0\.\d+ of 0\.\d+ GiB/);
+    expect(stdout).toMatch(/ {2}layers \d to 5, device 1: 0\.\d+ of 0\.\d+ GiB/);
+    expect(planned.plan.parts?.map(({ layers }) => layers)).toHaveLength(2);
+    expect(planned.plan.parts?.map(({ layers, memory }) => ({ layers, memory }))).toEqual(
+      simulated.plan.parts?.map(({ layers, memory }) => ({ layers, memory })),
+    );
+    expect(planned.plan.memory).toEqual(simulated.plan.memory);
   });
 });

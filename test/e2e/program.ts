@@ -12,7 +12,9 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
+import { openTokenizer } from '../../src/cli/tokens.js';
 import { openGguf } from '../../src/gguf/index.js';
+import { describeModel } from '../../src/model/index.js';
 
 /** The program as users start it. */
 export const bin = resolve('bin/ds4');
@@ -47,16 +49,17 @@ export function temporaryFolder(): Folder {
   };
 }
 
-/** Overwrites bytes of one tensor of a copy of the fixture model. */
+/** Overwrites bytes of one tensor of a copy of a model. */
 export function patchedModel(
   path: string,
   tensorName: string,
   patch: (bytes: Buffer) => void,
+  source = model,
 ): string {
-  copyFileSync(model, path);
+  copyFileSync(source, path);
   const tensor = openGguf(path).tensors.find(({ name }) => name === tensorName);
   if (tensor === undefined) {
-    throw new Error(`the fixture has no tensor ${tensorName}`);
+    throw new Error(`${source} has no tensor ${tensorName}`);
   }
   const bytes = readFileSync(path).subarray(tensor.offset, tensor.offset + tensor.bytes);
   patch(bytes);
@@ -77,6 +80,24 @@ export function endlessModel(path: string): string {
       bytes.fill(0, id * rowBytes, (id + 1) * rowBytes);
     }
   });
+}
+
+/** A copy of the model that comes with ds4 which answers in words and seldom ends its turn, by the same means. */
+export function endlessWords(path: string): string {
+  const source = resolve('models/ds4-small.gguf');
+  const file = openGguf(source);
+  const { vocab } = describeModel(file).shape;
+  const tokenizer = openTokenizer(file, vocab);
+  const marks = Array.from({ length: vocab }, (_, id) => id).filter((id) =>
+    /^<.{2}/.test(tokenizer.storedPiece(id)),
+  );
+  const patch = (bytes: Buffer): void => {
+    const rowBytes = bytes.length / vocab;
+    for (const id of marks) {
+      bytes.fill(0, id * rowBytes, (id + 1) * rowBytes);
+    }
+  };
+  return patchedModel(path, 'output.weight', patch, source);
 }
 
 export interface Start {

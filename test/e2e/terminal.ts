@@ -93,6 +93,19 @@ export class ProgramInTerminal {
     return lines;
   }
 
+  /** The same with rows joined that one line has filled, as they are copied. */
+  get logicalLines(): string[] {
+    const buffer = this.#screen.buffer.active;
+    const lines: string[] = [];
+    for (let row = 0; row < buffer.length; row += 1) {
+      const wraps = buffer.getLine(row + 1)?.isWrapped === true;
+      const content = buffer.getLine(row)?.translateToString(!wraps) ?? '';
+      const goesOn = buffer.getLine(row)?.isWrapped === true;
+      lines.push(goesOn ? `${lines.pop() ?? ''}${content}` : content);
+    }
+    return lines.map((line) => line.trimEnd());
+  }
+
   get text(): string {
     return this.lines.join('\n');
   }

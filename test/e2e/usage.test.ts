@@ -167,7 +167,6 @@ describe('what this build cannot do', () => {
     [['--gpu-resident'], /--gpu-resident .*libds4-cuda\.so/],
     [['--cpu', '--check-tensors'], /--check-tensors .*cpu/],
     [['--ssd-streaming-full-layers', '2'], /--ssd-streaming-full-layers .*layers that stay whole/],
-    [['--ssd-streaming-preload-experts', '9'], /--ssd-streaming-preload-experts .*a preload/],
     [['--cpu', '--weight-paging'], /--weight-paging .*cpu.*cuda, rocm and sim/],
     [['--sim', 'vram=8'], /backend sim .*libds4-sim\.so.*make sim/],
     [['--mtp', 'draft.gguf'], /--mtp .*draft models/],

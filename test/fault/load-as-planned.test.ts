@@ -4,27 +4,19 @@ import { afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { loadAsPlanned } from '../../src/cli/load-as-planned.js';
 import { plannedOptions } from '../../src/cli/planned-options.js';
 import { Engine, listDevices, simulate } from '../../src/engine/index.js';
-import type { SimulatedFailure, Simulation } from '../../src/engine/index.js';
+import type { SimulatedFailure } from '../../src/engine/index.js';
 import { openGguf } from '../../src/gguf/index.js';
 import { describeModel } from '../../src/model/index.js';
 import { PlanError, planLoad } from '../../src/plan/index.js';
 import type { LoadPlan, PlanFailure, PlanRequest } from '../../src/plan/index.js';
+import { simulatedMachine } from '../support/simulated-machine.js';
 
 const description = describeModel(
   openGguf(resolve(import.meta.dirname, '../fixtures/a-q8_0.gguf')),
 );
 const tokens = Int32Array.from({ length: 24 }, (_, index) => (index * 37 + 5) % 512);
 
-const machine: Simulation = {
-  kind: 'discrete',
-  vramBytes: 8 * 2 ** 30,
-  usedBytes: 0,
-  linkBytesPerSecond: 25e9,
-  mappedBytesPerSecond: 12e9,
-  diskBytesPerSecond: 5e9,
-  linkNs: 10_000,
-  diskNs: 80_000,
-};
+const machine = { ...simulatedMachine, vramBytes: 8 * 2 ** 30 };
 
 async function logitsOf(engine: Engine, { context, prefillChunk }: LoadPlan): Promise<Buffer> {
   await using session = await engine.openSession({ context, prefillChunk });

@@ -19,6 +19,7 @@ import type {
 import { Status } from '../../src/engine/errors.js';
 import { openGguf } from '../../src/gguf/index.js';
 import { describeModel } from '../../src/model/index.js';
+import { simulatedMachine as machine } from '../support/simulated-machine.js';
 
 const description = describeModel(
   openGguf(resolve(import.meta.dirname, '../fixtures/a-q8_0.gguf')),
@@ -31,17 +32,6 @@ const expertBytes =
     .filter(({ role }) => role.startsWith('expert'))
     .reduce((sum, { tensor }) => sum + tensor.bytes, 0) /
   (expertCount * layerCount);
-
-const machine: Simulation = {
-  kind: 'discrete',
-  vramBytes: 2 ** 30,
-  usedBytes: 0,
-  linkBytesPerSecond: 25e9,
-  mappedBytesPerSecond: 12e9,
-  diskBytesPerSecond: 5e9,
-  linkNs: 10_000,
-  diskNs: 80_000,
-};
 
 interface Mode {
   readonly name: string;

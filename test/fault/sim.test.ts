@@ -9,30 +9,15 @@ import {
   NoMemoryError,
   simulate,
 } from '../../src/engine/index.js';
-import type {
-  EngineOptions,
-  Placement,
-  SimulatedFailure,
-  Simulation,
-} from '../../src/engine/index.js';
+import type { EngineOptions, Placement, SimulatedFailure } from '../../src/engine/index.js';
 import { openGguf } from '../../src/gguf/index.js';
 import { describeModel } from '../../src/model/index.js';
+import { simulatedMachine as machine } from '../support/simulated-machine.js';
 
 const model = resolve(import.meta.dirname, '../fixtures/a-q8_0.gguf');
 const description = describeModel(openGguf(model));
 const tokens = Int32Array.from({ length: 24 }, (_, index) => (index * 37 + 5) % 512);
 const vocab = description.shape.vocab;
-
-const machine: Simulation = {
-  kind: 'discrete',
-  vramBytes: 2 ** 30,
-  usedBytes: 0,
-  linkBytesPerSecond: 25e9,
-  mappedBytesPerSecond: 12e9,
-  diskBytesPerSecond: 5e9,
-  linkNs: 10_000,
-  diskNs: 80_000,
-};
 
 function engineFor(options: Partial<EngineOptions>): Engine {
   return new Engine({ description, backend: 'sim', threads: 2, ...options });

@@ -8,7 +8,7 @@ import { InvalidValue, systemReason } from '../errors.js';
 import { openExpertTrace, tracedTimeline } from '../expert-trace.js';
 import { openLineSource } from '../line-source.js';
 import type { LineSource } from '../line-source.js';
-import { loadModel } from '../load.js';
+import { loadModel, NoSessionError } from '../load.js';
 import type { LoadedModel } from '../load.js';
 import { openingMessages } from '../prompt.js';
 import type { Run } from '../run.js';
@@ -134,7 +134,7 @@ class ChatLoop {
     } catch (thrown) {
       if (thrown instanceof InvalidValue) {
         terminal.error(`invalid value for /ctx: ${thrown.text}`);
-      } else if (thrown instanceof Ds4Error) {
+      } else if (thrown instanceof Ds4Error && !(thrown instanceof NoSessionError)) {
         terminal.error(
           `/ctx: ${thrown.message}; the context of ${this.#conversation.context} stays`,
         );
@@ -228,6 +228,7 @@ export async function chat(run: Run): Promise<number> {
     try {
       const status = await new ChatLoop(run, model, conversation).run(lines);
       trace?.finish();
+      await model.saveExpertProfile();
       return status;
     } finally {
       forget();

@@ -50,40 +50,52 @@ export async function decodeConsistency(
   source: PromptSource,
   count: number,
 ): Promise<number> {
-  return withEvaluatedPrompt(run, source, async ({ model, tokenizer, session, tokens }) => {
-    const { terminal } = run;
-    const room = session.context - tokens.length - 1;
-    const steps = Math.min(count, room);
-    terminal.raw(`ds4: decode consistency: prompt_tokens=${tokens.length} check_after=${steps}\n`);
-    for (let step = 0; step < steps; step += 1) {
-      const token = session.candidates.ids[0] ?? 0;
+  return withEvaluatedPrompt(
+    run,
+    source,
+    async ({ model, tokenizer, engineSession, session, tokens }) => {
+      const { terminal } = run;
+      const room = session.context - tokens.length - 1;
+      const steps = Math.min(count, room);
       terminal.raw(
-        `ds4: decode step ${step}: ${token} ${JSON.stringify(tokenizer.storedPiece(token))}\n`,
+        `ds4: decode consistency: prompt_tokens=${tokens.length} check_after=${steps}\n`,
       );
-      await session.advance(token, { allLogits: step === steps - 1 });
-    }
-    const live = await session.allLogits();
-    const sequence = [...session.evaluated];
+      for (let step = 0; step < steps; step += 1) {
+        const token = session.candidates.ids[0] ?? 0;
+        terminal.raw(
+          `ds4: decode step ${step}: ${token} ${JSON.stringify(tokenizer.storedPiece(token))}\n`,
+        );
+        await session.advance(token, { allLogits: step === steps - 1 });
+      }
+      const live = await session.allLogits();
+      const sequence = [...session.evaluated];
 
-    const freshEngineSession = await model.openSession(session.context);
-    const freshSession = new Session(freshEngineSession, model.description.shape.vocab);
-    await prefillWithProgress(run, model, freshEngineSession, freshSession, sequence);
-    const fresh = await freshSession.allLogits();
-
-    const { largest, at, rms } = difference(live, fresh);
-    const number = (value: number | undefined): string => jsonNumber(value ?? NaN);
-    terminal.raw(
-      `ds4: decode consistency: prefix_tokens=${sequence.length} vocab=${live.length} max_abs=${number(largest)} ` +
-        `at token=${at} live=${number(live[at])} fresh=${number(fresh[at])} rms=${number(rms)}\n`,
-    );
-    list(run, tokenizer, 'live', live);
-    list(run, tokenizer, 'fresh', fresh);
-    const best = [live, fresh].map((logits) => topLogprobs(logits, 1)[0]?.id);
-    if (best[0] === undefined || best[0] !== best[1]) {
-      throw new RunError(
-        `decode consistency: the best tokens differ: ${best[0] ?? 'none'} live, ${best[1] ?? 'none'} fresh`,
+      const { session: freshEngineSession, failure } = await model.replaceSession(
+        engineSession,
+        session.context,
       );
-    }
-    return 0;
-  });
+      if (failure !== undefined) {
+        throw failure;
+      }
+      const freshSession = new Session(freshEngineSession, model.description.shape.vocab);
+      await prefillWithProgress(run, model, freshEngineSession, freshSession, sequence);
+      const fresh = await freshSession.allLogits();
+
+      const { largest, at, rms } = difference(live, fresh);
+      const number = (value: number | undefined): string => jsonNumber(value ?? NaN);
+      terminal.raw(
+        `ds4: decode consistency: prefix_tokens=${sequence.length} vocab=${live.length} max_abs=${number(largest)} ` +
+          `at token=${at} live=${number(live[at])} fresh=${number(fresh[at])} rms=${number(rms)}\n`,
+      );
+      list(run, tokenizer, 'live', live);
+      list(run, tokenizer, 'fresh', fresh);
+      const best = [live, fresh].map((logits) => topLogprobs(logits, 1)[0]?.id);
+      if (best[0] === undefined || best[0] !== best[1]) {
+        throw new RunError(
+          `decode consistency: the best tokens differ: ${best[0] ?? 'none'} live, ${best[1] ?? 'none'} fresh`,
+        );
+      }
+      return 0;
+    },
+  );
 }

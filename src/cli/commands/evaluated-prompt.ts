@@ -14,6 +14,8 @@ import { openTokenizer } from '../tokens.js';
 export interface EvaluatedPrompt {
   readonly model: LoadedModel;
   readonly tokenizer: Tokenizer;
+  readonly engineSession: EngineSession;
+  /** Over the engine's. */
   readonly session: Session;
   readonly tokens: Int32Array;
   readonly stopTokens: ReadonlySet<number>;
@@ -43,7 +45,7 @@ export async function withEvaluatedPrompt(
     const session = new Session(engineSession, shape.vocab);
     await prefillWithProgress(run, model, engineSession, session, tokens);
     const stopTokens = chat.stopTokens(options.think);
-    return await work({ model, tokenizer, session, tokens, stopTokens });
+    return await work({ model, tokenizer, engineSession, session, tokens, stopTokens });
   } finally {
     await model.close();
   }

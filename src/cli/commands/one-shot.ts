@@ -51,6 +51,7 @@ export async function oneShot(run: Run, source: PromptSource): Promise<number> {
       request,
     );
     trace?.finish();
+    await model.saveExpertProfile();
     return run.stop.status ?? 0;
   } finally {
     sayStats(run, () => model.engine.telemetry());

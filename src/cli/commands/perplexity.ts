@@ -52,6 +52,7 @@ export async function perplexity(run: Run, file: string): Promise<number> {
         `avg_nll=${average.toFixed(decimals)} ppl=${Math.exp(average).toFixed(decimals)}\n`,
     );
     trace?.finish();
+    await model.saveExpertProfile();
     return 0;
   } finally {
     sayStats(run, () => model.engine.telemetry());

@@ -244,6 +244,21 @@ describe('a machine to plan for', () => {
     });
   });
 
+  it('may have several, of which as many are used as have a budget', async () => {
+    const several = await plan('--plan-for vram=24+12+8,ram=64');
+    const bounded = await plan('--plan-for vram=24+12+8,ram=64 --gpu-vram 10,10');
+
+    expect(several.devices.map(({ index, freeBytes }) => [index, freeBytes / 2 ** 30])).toEqual([
+      [0, 24],
+      [1, 12],
+      [2, 8],
+    ]);
+    expect(bounded.devices.map(({ index }) => index)).toEqual([0, 1]);
+    await expect(plan('--plan-for vram=24+12,ram=64 --gpu-vram 4,4,4')).rejects.toThrow(
+      'the machine has 2 GPUs',
+    );
+  });
+
   it('may have none either', async () => {
     expect(await plan('--plan-for vram=0,ram=64')).toMatchObject({
       backend: 'cpu',

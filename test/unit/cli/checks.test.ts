@@ -69,6 +69,8 @@ describe('options together', () => {
     ['--inspect --stats', '--stats goes with'],
     ['--dump-logits f -p hi --stats-json', '--stats-json goes with'],
     ['--dump-tokens -p hi --expert-trace f', '--expert-trace goes with'],
+    ['--dump-logits f -p hi --expert-profile p', '--expert-profile goes with'],
+    ['--ssd-streaming --ssd-streaming-preload-experts 4', 'needs --expert-profile FILE'],
     ['--gpu-vram 0 --gpu-devices 0', 'conflict'],
     ['--gpu-devices 1,0,1', '--gpu-devices: device 1 is named twice'],
     [
@@ -102,6 +104,9 @@ describe('options together', () => {
     '--inspect --plan-for vram=4,ram=8 --gpu-vram 2',
     '--perplexity-file f --stats --expert-trace t',
     '-p hi --stats-json --expert-trace t',
+    '--ssd-streaming-cold',
+    '--ssd-streaming --expert-profile f --ssd-streaming-preload-experts 9',
+    '--perplexity-file f --expert-profile p',
   ])('%j is consistent', (line) => {
     expect(() => {
       checkTogether(settings(line));
@@ -111,7 +116,6 @@ describe('options together', () => {
 
 describe('what this build lacks', () => {
   it.each([
-    ['--ssd-streaming-preload-experts 4', 'preload'],
     ['--ssd-streaming-full-layers 4', 'layers that stay whole'],
     ['--kv-warm-device -1', 'KV tiers'],
     ['--mtp draft.gguf', 'draft models'],
@@ -132,10 +136,10 @@ describe('what this build lacks', () => {
 
   it('names the first of several', () => {
     const { message } = failure(() => {
-      refuseUnserved(settings('--expert-profile f --mtp g'));
+      refuseUnserved(settings('--vision f --mtp g'));
     });
 
-    expect(message).toMatch(/^--expert-profile /);
+    expect(message).toMatch(/^--vision /);
   });
 
   it('says first that a steering strength has no file', () => {

@@ -87,19 +87,33 @@ describe('a machine to plan for', () => {
   it('has two kinds of memory', () => {
     expect(planFor('vram=24,ram=64')).toEqual({
       kind: 'discrete',
-      vramBytes: 24 * 2 ** 30,
+      vramBytes: [24 * 2 ** 30],
       ramBytes: 64 * 2 ** 30,
     });
     expect(planFor('kind=integrated,ram=1.5,vram=0')).toEqual({
       kind: 'integrated',
-      vramBytes: 0,
+      vramBytes: [],
       ramBytes: 1.5 * 2 ** 30,
     });
+  });
+
+  it('may have several GPUs', () => {
+    expect(planFor('vram=20+0.5+24,ram=64').vramBytes).toEqual(
+      [20, 0.5, 24].map((vram) => vram * 2 ** 30),
+    );
+    expect(planFor(`vram=${Array(16).fill('1').join('+')},ram=64`).vramBytes).toHaveLength(16);
   });
 
   it.each([
     ['vram=24', 'needs vram and ram'],
     ['ram=24', 'needs vram and ram'],
+    [
+      'vram=20+,ram=64',
+      'invalid value of vram: 20+; it takes GiB, such as 24 or, of two GPUs, 20+20',
+    ],
+    ['vram=20+0,ram=64', 'invalid value of vram: 20+0'],
+    ['vram=0+0,ram=64', 'invalid value of vram: 0+0'],
+    [`vram=${Array(17).fill('1').join('+')},ram=64`, 'at most 16 of them'],
     ['vram=24,ram=64,link=25', "unknown key 'link'; the keys are vram, ram, kind"],
   ])('%j is refused', (text, sentence) => {
     expect(() => planFor(text)).toThrow(`--plan-for`);

@@ -29,6 +29,15 @@ describe('a described machine', () => {
     });
   });
 
+  it('with several GPUs has a part of the model on each', async () => {
+    const { plan, split, facts } = await planned('--plan-for vram=48+48,ram=64');
+
+    expect(facts.gpus?.map(({ index }) => index)).toEqual([0, 1]);
+    expect(split?.parts.map(({ layers }) => layers.first)).toEqual([0, expect.any(Number)]);
+    expect(split?.parts.at(-1)?.layers.last).toBe(42);
+    expect(plan.weights.place).toBe('device');
+  });
+
   it('without GPU memory is a CPU', async () => {
     const { plan } = await planned('--plan-for vram=0,ram=128,kind=discrete');
 

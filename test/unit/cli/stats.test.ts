@@ -38,6 +38,8 @@ function snapshot(changes: Changes = {}): TelemetrySnapshot {
       slotsUsed: 0,
       hostPlaces: 0,
       hostPlacesUsed: 0,
+      seeded: 0,
+      foreseen: 0,
       ...changes.experts,
     },
     files: {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { automaticBudget, planLoad, planSession } from '../../../src/plan/index.js';
+import { automaticBudget, deviceBytesOf, planLoad, planSession } from '../../../src/plan/index.js';
 import { card, freeFor, gib, model, plan, refusal, session, texts } from './machines.js';
 
 describe('the budget', () => {
@@ -196,7 +196,7 @@ describe('a refusal', () => {
   });
 });
 
-describe('another session of a loaded model', () => {
+describe('the next session of a loaded model', () => {
   const loaded = plan(card(140));
   const facts = (freeGib: number) => ({ memoryAvailable: 256 * gib, gpu: card(freeGib) });
 
@@ -204,17 +204,41 @@ describe('another session of a loaded model', () => {
     const next = planSession(model, facts(30), { context: 65536 }, loaded);
 
     expect(next).toMatchObject({ context: 65536, weights: { place: 'device' } });
-    expect(refusal(() => planSession(model, facts(2), { context: 1_000_000 }, loaded))).toMatch(
-      /1000000.*1\.50 GiB/,
+  });
+
+  test('has the memory of the old one too', () => {
+    const held = loaded.kv.bytes + loaded.bufferBytes;
+    const room = ((held + 1.5 * gib) / gib).toFixed(2);
+
+    expect(planSession(model, facts(0.5), { context: 32768 }, loaded)).toMatchObject({
+      kv: loaded.kv,
+      bufferBytes: loaded.bufferBytes,
+    });
+    expect(refusal(() => planSession(model, facts(2), { context: 1_000_000 }, loaded))).toContain(
+      `${room} GiB can be used`,
+    );
+  });
+
+  test('has its place in a budget that copies of experts fill', () => {
+    const request = { gpu: { budgetGib: 24 } };
+    const filled = plan(card(140), request.gpu);
+    const left = filled.device.budgetBytes - deviceBytesOf(filled);
+    const slots = filled.weights.experts?.expertBytes ?? 0;
+    const larger = planSession(model, facts(116), { ...request, context: 40_000 }, filled);
+
+    expect(left).toBeLessThan(slots);
+    expect(larger.context).toBe(40_000);
+    expect(larger.backend === 'cpu' ? Infinity : deviceBytesOf(larger)).toBeLessThanOrEqual(
+      filled.device.budgetBytes,
     );
   });
 
   test('stays within a budget that was named', () => {
-    const bounded = plan(card(140), { budgetGib: 100 });
+    const bounded = plan(card(140), { budgetGib: 90 });
 
     expect(
       refusal(() =>
-        planSession(model, facts(50), { context: 1_000_000, gpu: { budgetGib: 100 } }, bounded),
+        planSession(model, facts(50), { context: 1_000_000, gpu: { budgetGib: 90 } }, bounded),
       ),
     ).toContain('can be used');
   });

@@ -165,7 +165,38 @@ describe('several devices', () => {
     expect(taken).toBeLessThan(100 * gib);
   });
 
-  it('have room for another session together or not at all', () => {
+  it('need main memory for the hidden states that go from one to the next', () => {
+    const ofChunk = (plan: SplitPlan): number =>
+      plan.hiddenStateBytes / (plan.parts[0].plan.prefillChunk * 4 * 4096 * 4);
+
+    expect(ofChunk(split(cards(140, 140)))).toBe(0);
+    expect(ofChunk(split(cards(60, 60)))).toBe(2);
+    expect(ofChunk(split(cards(40, 40, 40)))).toBe(4);
+    expect(texts(split(cards(60, 60)), 'note')).toMatch(
+      /hidden states: 512\.00 MiB of main memory, for 4096 tokens on their way/,
+    );
+  });
+
+  it('take a smaller prefill chunk where main memory has no room for those of a larger one', () => {
+    const plan = split(cards(60, 60), {}, 0.8);
+
+    expect(plan.parts.map((part) => part.plan.prefillChunk)).toEqual([2048, 2048]);
+    expect(refusal(() => split(cards(60, 60), { prefillChunk: 4096 }, 0.4))).toMatch(
+      /hidden states of 4096 tokens .* need 512\.00 MiB of main memory, 409\.60 MiB are free; try a smaller --prefill-chunk/,
+    );
+    expect(
+      refusal(() =>
+        planSplitSession(
+          model,
+          { memoryAvailable: 0.05 * gib, gpus: cards(20, 20) },
+          { context },
+          split(cards(60, 60)),
+        ),
+      ),
+    ).toContain('hidden states of 512 tokens');
+  });
+
+  it('have room for the next session together or not at all', () => {
     const loaded = split(cards(60, 60));
     const facts = (free: number) => ({ memoryAvailable: 256 * gib, gpus: cards(free, free) });
 
@@ -173,9 +204,9 @@ describe('several devices', () => {
 
     expect(second.parts.map(({ plan }) => plan.context)).toEqual([8192, 8192]);
     expect(new Set(second.parts.map(({ plan }) => plan.prefillChunk)).size).toBe(1);
-    expect(refusal(() => planSplitSession(model, facts(0.6), { context: 8192 }, loaded))).toMatch(
-      /a context of 8192 needs/,
-    );
+    expect(
+      refusal(() => planSplitSession(model, facts(0.6), { context: 900_000 }, loaded)),
+    ).toMatch(/a context of 900000 needs/);
   });
 });
 
@@ -215,6 +246,7 @@ test('every layer is in exactly one part, in order, and no budget is exceeded', 
         const order = places(plan).map((place) => (place === 'cpu' ? Infinity : place));
         expect(order).toEqual([...new Set(order)].sort((a, b) => a - b));
         expect(new Set(plan.parts.map((part) => part.plan.prefillChunk)).size).toBe(1);
+        expect(plan.hiddenStateBytes).toBeLessThanOrEqual(ramGib * gib);
         for (const { plan: part } of plan.parts) {
           if (part.backend === 'cpu') {
             expect(hostBytesOf(part)).toBeLessThanOrEqual(ramGib * gib);
