@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "abi/guard.h"
 #include "abi/sized_struct.h"
+#include "abi/usable_devices.h"
 #include "backend/ops.h"
 #include "runtime/engine_thread.h"
 
@@ -42,20 +44,18 @@ ds4_status ds4_devices(ds4_device_info *devices, uint32_t capacity, uint32_t *co
         }
         runtime::EngineThread thread; /* a driver may need more stack than the caller has */
         thread.run([&] { *count = backend::device_count(); });
-        if (*count == 0 && capacity > 0) {
-            thread.run([] { static_cast<void>(abi::describe(0)); }); /* throws why there is none */
-        }
-        const uint32_t filled = std::min(capacity, *count);
-        if (filled == 0) {
+        if (capacity == 0) {
             return;
         }
+        std::vector<ds4_device_info> usable;
+        /* Where there is none, the driver is asked for the first one all the same: it says why. */
+        thread.run([&] { usable = abi::usable_devices(std::max(*count, 1u), abi::describe); });
+        *count = static_cast<uint32_t>(usable.size());
         abi::check_size(devices, "devices");
         const uint32_t stride = abi::read_size(devices);
         auto          *at = reinterpret_cast<unsigned char *>(devices);
-        for (uint32_t i = 0; i < filled; ++i, at += stride) {
-            ds4_device_info known{};
-            thread.run([&] { known = abi::describe(i); });
-            abi::write_struct(reinterpret_cast<ds4_device_info *>(at), known, "devices");
+        for (size_t i = 0; i < std::min<size_t>(capacity, usable.size()); ++i, at += stride) {
+            abi::write_struct(reinterpret_cast<ds4_device_info *>(at), usable[i], "devices");
         }
     });
 }

@@ -75,3 +75,24 @@ test('what cannot be measured is said, with the status of the C program', async 
   expect([help.status, help.stderr]).toEqual([0, '']);
   expect(help.stdout).toContain('--ctx-start TOKENS');
 });
+
+test('--window wants --json', async () => {
+  const { stderr, status } = await runBench([...small, '--window', '32']);
+
+  expect(stderr).toContain('--window needs --json');
+  expect(status).toBe(2);
+});
+
+test('a folder that cannot be made is told before the model is loaded', async () => {
+  for (const path of ['/proc/nope/logits', join(prompt, 'logits')]) {
+    const { stdout, stderr, status } = await runBench([
+      ...small,
+      '--dump-frontier-logits-dir',
+      path,
+    ]);
+
+    expect(stderr).toContain(`cannot make the folder ${path}: `);
+    expect(stderr).not.toContain('loaded');
+    expect([stdout, status]).toEqual(['', 1]);
+  }
+});

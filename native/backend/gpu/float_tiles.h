@@ -153,7 +153,7 @@ template <Format format, typename Shape = SharedFloatShape> struct FloatTile {
 
     /* chain += a stage's values of this thread's rows and tokens, in order. */
     static DS4_DEVICE void add(const float *rows, const float *tokens, float (&chain)[kThreadRows][kThreadTokens]) {
-#pragma unroll(kSteps)
+#pragma unroll kSteps
         for (int k = 0; k < kValues; k += 4) {
             float4 w[kThreadRows];
 #pragma unroll

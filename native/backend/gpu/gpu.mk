@@ -9,7 +9,7 @@ GPU_SOURCES := $(wildcard native/backend/gpu/*.cu)
 GPU_TEST_SOURCES := $(wildcard native/backend/gpu/*_test.cpp)
 CHECK_OBJECT := $(BUILD)/test/native/check.o
 
-.PHONY: cuda rocm gpu-limits memory-limits gpu-test-cuda gpu-test-rocm check-hip gpu-emulated test-gpu-emulated nvcc debian-hip
+.PHONY: FORCE cuda rocm gpu-limits memory-limits gpu-test-cuda gpu-test-rocm check-hip gpu-emulated test-gpu-emulated nvcc debian-hip
 
 # ---- the emulated card ------------------------------------------------------------------------------
 
@@ -66,9 +66,15 @@ CUDA_OBJECTS := $(GPU_SOURCES:%=build/cuda/%.o)
 CUDA_TEST_OBJECTS := $(GPU_TEST_SOURCES:%=build/cuda/%.o)
 
 nvcc:
-	@command -v $(firstword $(NVCC)) >/dev/null || { echo "ds4: no CUDA compiler '$(NVCC)' here; install NVIDIA's CUDA toolkit 12 or newer (Debian: apt-get install nvidia-cuda-toolkit), or name it: make cuda NVCC=/usr/local/cuda/bin/nvcc" >&2; exit 1; }
+	@command -v $(firstword $(NVCC)) >/dev/null || { echo "ds4: no CUDA compiler '$(NVCC)' here; install NVIDIA's CUDA toolkit 12 or newer, or name it: make cuda NVCC=/usr/local/cuda/bin/nvcc" >&2; exit 1; }
+	@test -n "$(strip $(CUDA_ARCH))" || { echo "ds4: '$(NVCC)' knows none of the architectures that ds4 is built for; name yours: make cuda CUDA_ARCH=sm_90" >&2; exit 1; }
 
-build/cuda/%.o: % $(GPU_MAKE) | nvcc compiler
+# Changes when the list of cards does: objects for other cards are made again.
+build/cuda/architectures: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CUDA_ARCH)' | cmp -s - $@ || echo '$(CUDA_ARCH)' > $@
+
+build/cuda/%.o: % $(GPU_MAKE) build/cuda/architectures | nvcc compiler
 	@mkdir -p $(@D)
 	@echo "nvcc $<"
 	@$(NVCC) $(CUDA_FLAGS) -MMD -MP -MF $(@:.o=.d) -x cu -c -o $@ $<
@@ -133,7 +139,11 @@ define hip_library
 $(1)_OBJECTS := $$(GPU_SOURCES:%=build/$(1)/%.o)
 $(1)_TEST_OBJECTS := $$(GPU_TEST_SOURCES:%=build/$(1)/%.o)
 
-build/$(1)/%.o: % $$(GPU_MAKE) $(if $(findstring clang,$(2)),$(3:gfx%=$(HIP_BITCODE)/oclc_isa_version_%.bc)) | compiler
+build/$(1)/architectures: FORCE
+	@mkdir -p $$(@D)
+	@echo '$(3)' | cmp -s - $$@ || echo '$(3)' > $$@
+
+build/$(1)/%.o: % $$(GPU_MAKE) build/$(1)/architectures $(if $(findstring clang,$(2)),$(3:gfx%=$(HIP_BITCODE)/oclc_isa_version_%.bc)) | compiler
 	@mkdir -p $$(@D)
 	@echo "hip $$<"
 	@$(2) $$(call hip_flags,$(2),$(3),$(4)) -MMD -MP -MF $$(@:.o=.d) -c -o $$@ $$<

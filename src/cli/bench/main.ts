@@ -1,6 +1,6 @@
-import { appendFileSync, mkdirSync, writeFileSync } from 'node:fs';
+import { appendFileSync, mkdirSync, statSync, writeFileSync } from 'node:fs';
 import { cpus, release, totalmem, type } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { Chat } from '../../chat/index.js';
 import { listDevices } from '../../engine/index.js';
 import { ExitCode } from '../../error/index.js';
@@ -50,18 +50,45 @@ class CsvOutput {
 
   async add(row: Row): Promise<void> {
     if (this.#path !== undefined) {
-      appendFileSync(this.#path, `${csvLine(row)}\n`);
+      writeOrFail(this.#path, `${csvLine(row)}\n`, appendFileSync);
     } else {
       await this.#run.terminal.answer(`${csvLine(row)}\n`);
     }
   }
 }
 
-function writeOrFail(path: string, text: string): void {
+function writeOrFail(
+  path: string,
+  text: string,
+  write: (path: string, text: string) => void = writeFileSync,
+): void {
   try {
-    writeFileSync(path, text);
+    write(path, text);
   } catch (thrown) {
     throw new RunError(`cannot write ${path}: ${systemReason(thrown)}`);
+  }
+}
+
+/**
+ * Makes a folder and those it lies in. Not by `recursive`: under a name that exists and can hold nothing, Node looks for the
+ * parent for ever.
+ */
+function makeFolder(path: string): void {
+  if (statSync(path, { throwIfNoEntry: false })?.isDirectory() === true) {
+    return;
+  }
+  if (dirname(path) !== path) {
+    makeFolder(dirname(path));
+  }
+  mkdirSync(path);
+}
+
+/** Before the model is loaded: nobody is to wait for a bad name. */
+function makeFolderOrFail(path: string): void {
+  try {
+    makeFolder(resolve(path));
+  } catch (thrown) {
+    throw new RunError(`cannot make the folder ${path}: ${systemReason(thrown)}`);
   }
 }
 
@@ -134,6 +161,9 @@ function dumpFrontier(folder: string, row: Row): void {
 }
 
 async function runBench(run: Run, bench: BenchSettings): Promise<number> {
+  if (bench.logitsFolder !== undefined) {
+    makeFolderOrFail(bench.logitsFolder);
+  }
   const started = performance.now();
   const { model, session } = await loadModel(run);
   try {
@@ -141,9 +171,6 @@ async function runBench(run: Run, bench: BenchSettings): Promise<number> {
     const { gguf, shape } = model.description;
     const tokenizer = openTokenizer(gguf, shape.vocab);
     const tokens = promptTokens(bench, tokenizer, shape.vocab);
-    if (bench.logitsFolder !== undefined) {
-      mkdirSync(bench.logitsFolder, { recursive: true });
-    }
     const csv = new CsvOutput(run, bench.csv);
     const bar = await openBar(run);
     const rows: Row[] = [];

@@ -215,6 +215,9 @@ export function checkBench(bench: BenchSettings): void {
         `--gen-tokens ${generate} together`,
     );
   }
+  if (bench.window !== undefined && bench.json === undefined) {
+    throw new UsageError('--window needs --json: windows are in no column of the rows');
+  }
   checkPreload(shared);
   if (shared.role === 'worker') {
     throw new UsageError('--role worker is for ds4: start workers with ds4, then ds4-bench');
