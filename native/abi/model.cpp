@@ -87,6 +87,9 @@ runtime::WeightPlan weight_plan(const ds4_load_plan &plan) {
     default: break;
     }
     known.upload = {plan.upload_threads, plan.upload_slots, plan.upload_slot_bytes, plan.drop_read_pages == 1};
+    /* Host backends use the mapping itself. */
+    known.upload.from_mapping =
+        known.placement != runtime::WeightPlacement::automatic && known.source == runtime::WeightSource::mmap;
     known.check_upload = plan.check_tensors == 1;
     known.most_device_bytes = plan.device_weight_bytes;
     known.pin_copies = plan.pin_copies == 1;

@@ -88,7 +88,8 @@ enum {
     DS4_SIM_CALL_WAIT = 6,      /* for a ring, or for the device */
     DS4_SIM_CALL_READ = 7,      /* from a file: EIO */
     DS4_SIM_CALL_MEMORY_INFO = 8, /* then free memory is 0 */
-    DS4_SIM_CALL_COUNT = 9
+    DS4_SIM_CALL_DIRECT = 9,      /* a read past the page cache: refused, as by a file system without it */
+    DS4_SIM_CALL_COUNT = 10
 };
 
 typedef struct ds4_simulation {
@@ -162,6 +163,9 @@ enum {
     DS4_WORD_EXPERT_SEEDED = 36,        /* by ds4_seed_experts */
     DS4_WORD_EXPERT_FORESEEN = 37,      /* fetched before the step, because its tokens alone decide: hits in flight later */
 
+    DS4_WORD_FILE_DIRECT_REFUSED = 38,  /* files that the system would not read past its page cache, though that was wanted */
+    DS4_WORD_LOAD_STEP = 39,             /* DS4_STEP_*: what ds4_model_open is about; after a failure, what failed */
+
     /* The ledger of a simulated device. */
     DS4_WORD_SIM_TO_DEVICE_BYTES = 40,
     DS4_WORD_SIM_FROM_DEVICE_BYTES = 41,
@@ -177,6 +181,18 @@ enum {
     DS4_WORD_COUNT = 64                  /* the rest is reserved and zero */
 };
 enum { DS4_PHASE_IDLE = 0, DS4_PHASE_LOAD = 1, DS4_PHASE_EVAL = 2 };
+/* Steps of a load that can fail by themselves, so that another plan may do without one of them. */
+enum {
+    DS4_STEP_OTHER = 0,
+    DS4_STEP_WEIGHTS = 1,   /* device memory for weights that stay, and their way into it */
+    DS4_STEP_RING = 2,      /* the pinned buffers through which they go */
+    DS4_STEP_MAP = 3,       /* pinning the file's mapping */
+    DS4_STEP_PIN = 4,       /* pinned memory for weights that stay with the host */
+    DS4_STEP_READERS = 5,   /* the pinned buffers of those who read missing weights */
+    DS4_STEP_PAGES = 6,     /* the slots of paging */
+    DS4_STEP_SLOTS = 7,     /* the slots and the transit area of experts, and what goes into them */
+    DS4_STEP_HOST_TIER = 8  /* pinned host memory for experts, and their way from there into slots */
+};
 
 typedef struct ds4_telemetry ds4_telemetry;
 DS4_API ds4_status ds4_telemetry_open(ds4_telemetry **telemetry, ds4_error *error);
@@ -284,7 +300,8 @@ typedef struct ds4_shape {
 } ds4_shape;
 
 enum { DS4_ARITHMETIC_FAST = 0, DS4_ARITHMETIC_EXACT = 1 };
-/* DIRECT: read, past the page cache where the file system can do that. */
+/* DIRECT: read, past the page cache where the file system can do that. MMAP with a GPU backend: what goes into device memory is
+ * copied from the file's mapping, piece by piece, without any pinned buffer; READ: through a ring of pinned buffers. */
 enum { DS4_SOURCE_MMAP = 0, DS4_SOURCE_READ = 1, DS4_SOURCE_DIRECT = 2 };
 enum { DS4_POLICY_LRU = 0, DS4_POLICY_LFRU = 1 };
 

@@ -27,6 +27,8 @@ size_t Model::seed_experts(std::span<const runtime::ExpertId> wanted) {
         ids.push_back({layer - first, expert});
     }
     const runtime::PhaseScope phase(*telemetry_, DS4_PHASE_LOAD);
+    telemetry_->set(DS4_WORD_LOAD_STEP, DS4_STEP_OTHER);
+    const runtime::LoadStep   step(*telemetry_, DS4_STEP_SLOTS);
     telemetry_->set(DS4_WORD_BYTES_DONE, 0);
     telemetry_->set(DS4_WORD_BYTES_TOTAL, 0);
     telemetry_->poll_cancel("reading experts ahead of time");

@@ -76,14 +76,15 @@ Weights::Weights(backend::Backend &backend, const Shape &shape, const Slice &sli
                  runtime::Telemetry &telemetry)
     : first_(slice.first), upload_(sources.plan.upload), expected_(expected_tensors(shape, slice)),
       store_(load(backend, expected_, sources, types_, telemetry)) {
-    copy_small(*backend.device, shape, sources);
+    copy_small(*backend.device, shape, sources, telemetry);
     if (sources.page_slots > 0 || sources.plan.placement == runtime::WeightPlacement::stream_experts) {
+        const runtime::LoadStep step(telemetry, DS4_STEP_READERS);
         queue_ = std::make_unique<runtime::FetchQueue>(*backend.device, sources.read_threads, kMostFetchBytes, telemetry);
     }
     if (sources.page_slots > 0) {
         open_pager(*backend.device, slice, sources.page_slots, telemetry);
     }
-    bind_matrices(*backend.ops);
+    bind_matrices(*backend.ops, telemetry);
     if (slice.embedding) {
         embedding_ = matrix(DS4_ROLE_TOKEN_EMBEDDING, -1);
     }
@@ -102,7 +103,9 @@ Weights::Weights(backend::Backend &backend, const Shape &shape, const Slice &sli
     store_.check_files(); /* slots may have been filled from a mapping */
 }
 
-void Weights::copy_small(backend::Device &device, const Shape &shape, const WeightSources &sources) {
+void Weights::copy_small(backend::Device &device, const Shape &shape, const WeightSources &sources,
+                         runtime::Telemetry &telemetry) {
+    const runtime::LoadStep step(telemetry, DS4_STEP_WEIGHTS);
     copies_.resize(expected_.size());
     hash_tables_.resize(expected_.size());
     const auto place = [&](runtime::Carver carver) {
@@ -152,6 +155,7 @@ void Weights::open_pager(backend::Device &device, const Slice &slice, uint32_t s
             pages[static_cast<size_t>(expected_[i].layer - first_)].push_back({&store_.source(i), store_.offset(i), bytes});
         }
     }
+    const runtime::LoadStep step(telemetry, DS4_STEP_PAGES);
     pager_ = std::make_unique<runtime::WeightPager>(device, *queue_, pages, slots, telemetry);
 }
 
@@ -167,7 +171,8 @@ const std::byte *Weights::address(size_t tensor) const {
     return pager_->address(static_cast<size_t>(wanted.layer - first_), part);
 }
 
-void Weights::bind_matrices(backend::Ops &ops) {
+void Weights::bind_matrices(backend::Ops &ops, runtime::Telemetry &telemetry) {
+    const runtime::LoadStep step(telemetry, DS4_STEP_WEIGHTS);
     matrices_.resize(expected_.size());
     for (size_t i = 0; i < expected_.size(); ++i) {
         const ExpectedTensor &tensor = expected_[i];
@@ -267,6 +272,7 @@ void Weights::place_experts(backend::Device &device, const Shape &shape, const S
                                 store_.pinned_address(tensor)};
         }
     }
+    const runtime::LoadStep step(telemetry, DS4_STEP_SLOTS);
     experts_ = std::make_unique<runtime::ExpertStore>(device, queue_.get(), layers, static_cast<size_t>(shape.expert_count),
                                                       static_cast<size_t>(shape.expert_used), sources.experts, telemetry);
     if (!sources.leave_slots) {

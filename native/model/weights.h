@@ -102,8 +102,9 @@ private:
     const float           *vector(uint32_t role, int64_t layer) const;
     const int32_t         *hash(uint32_t role, int64_t layer) const;
 
-    void                   copy_small(backend::Device &device, const Shape &shape, const WeightSources &sources);
-    void                   bind_matrices(backend::Ops &ops);
+    void                   copy_small(backend::Device &device, const Shape &shape, const WeightSources &sources,
+                                      runtime::Telemetry &telemetry);
+    void                   bind_matrices(backend::Ops &ops, runtime::Telemetry &telemetry);
     LayerWeights           bind_layer(const Shape &shape, int64_t layer) const;
     HyperConnectionWeights bind_hyper_connection(uint32_t fn, uint32_t base, uint32_t scale, int64_t layer) const;
     void                   open_pager(backend::Device &device, const Slice &slice, uint32_t slots, runtime::Telemetry &telemetry);

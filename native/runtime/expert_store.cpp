@@ -58,6 +58,7 @@ ExpertStore::ExpertStore(backend::Device &device, FetchQueue *queue, std::span<c
                                                    " experts of one token need " + describe_bytes(used * unit_bytes));
             }
         }
+        const LoadStep step(telemetry, DS4_STEP_HOST_TIER);
         host_.take_pinned_memory(device, plan.host_bytes / unit_bytes);
     }
     for (SizeClass &size_class : classes_) {
@@ -66,6 +67,7 @@ ExpertStore::ExpertStore(backend::Device &device, FetchQueue *queue, std::span<c
     /* What is read over the bus is counted even where it cannot move. */
     learns_ = learns_ || std::ranges::any_of(layers_, [](const ExpertLayer &layer) { return layer[0].host != nullptr; });
     if (learns_) {
+        const LoadStep step(telemetry, streams_ ? DS4_STEP_HOST_TIER : DS4_STEP_SLOTS);
         lanes_ = device.upload_ring(kPromotionLanes, 1);
         for (size_t lane = 0; lane < kPromotionLanes; ++lane) {
             free_lanes_.push_back(lane);

@@ -52,7 +52,7 @@ public:
     int                descriptor() const { return descriptor_; }
 
     /* Throws Failure(DS4_E_IO) when the file is now shorter than it was, or has been written to: a mapping shows other bytes
-     * then. Weights that were read instead of mapped are not concerned. */
+     * then, and what is read next belongs to another file than what was read before. */
     void check_unchanged() const;
 
 private:

@@ -83,6 +83,16 @@ FileReader::Outcome FileReader::read_direct(std::span<std::byte> buffer, uint64_
     return Outcome::done;
 }
 
+void FileReader::copy_mapped(std::span<std::byte> to, uint64_t offset) const {
+    if (mappable_ == nullptr) {
+        read_fully(buffered_, to, offset);
+        return;
+    }
+    const FileMapping window(*mappable_, offset, to.size());
+    std::copy_n(window.at(offset), to.size(), to.begin());
+    window.check_read(*mappable_);
+}
+
 std::span<std::byte> FileReader::read(std::span<std::byte> buffer, uint64_t offset, uint64_t bytes) const {
     const ReadClock clock(telemetry_);
     if (direct_works_.load(std::memory_order_relaxed)) {
@@ -92,7 +102,9 @@ std::span<std::byte> FileReader::read(std::span<std::byte> buffer, uint64_t offs
             telemetry_.add(DS4_WORD_FILE_DIRECT_BYTES, bytes);
             return buffer.subspan(offset % alignment_, bytes);
         case Outcome::impossible:
-            direct_works_.store(false, std::memory_order_relaxed);
+            if (direct_works_.exchange(false, std::memory_order_relaxed)) {
+                telemetry_.add(DS4_WORD_FILE_DIRECT_REFUSED, 1);
+            }
             break;
         case Outcome::failed:
             telemetry_.add(DS4_WORD_FILE_RETRIES, 1);

@@ -84,6 +84,7 @@ TEST(where_direct_reads_are_refused_the_page_cache_is_used_from_then_on) {
     CHECK(files.reads_right(3000, 1000));
 
     CHECK(files.direct.reads == 1);
+    CHECK(files.telemetry.get(DS4_WORD_FILE_DIRECT_REFUSED) == 1);
     CHECK(files.telemetry.get(DS4_WORD_FILE_DIRECT_BYTES) == 0);
     CHECK(files.telemetry.get(DS4_WORD_FILE_READ_BYTES) == 2000);
 }
@@ -94,6 +95,7 @@ TEST(a_disk_that_fails_once_is_asked_once_more) {
     files.direct.fails_until = 2;
 
     CHECK(files.reads_right(100, 1000));
+    CHECK(files.telemetry.get(DS4_WORD_FILE_DIRECT_REFUSED) == 0);
     CHECK(files.telemetry.get(DS4_WORD_FILE_RETRIES) == 1);
     CHECK(files.reads_right(100, 1000));
     CHECK(files.telemetry.get(DS4_WORD_FILE_DIRECT_BYTES) == 1000);

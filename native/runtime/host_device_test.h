@@ -37,6 +37,10 @@ public:
         return std::make_unique<Pin>(*this, range);
     }
     std::unique_ptr<backend::UploadRing> upload_ring(size_t slots, size_t slot_bytes) override {
+        if (rings_left == 0) {
+            throw Failure(DS4_E_NO_MEMORY, "the system does not pin buffers");
+        }
+        --rings_left;
         return std::make_unique<Ring>(*this, slots, slot_bytes);
     }
 
@@ -64,6 +68,7 @@ public:
     bool     delivers_late = false; /* what a ring sends arrives only when somebody waits for it; nonsense is there before */
 
     uint64_t              pins_left = std::numeric_limits<uint64_t>::max();
+    uint64_t              rings_left = std::numeric_limits<uint64_t>::max();
     uint64_t              pinned_bytes = 0; /* now */
     std::atomic<uint64_t> sends = 0;
     std::atomic<uint64_t> sends_left = std::numeric_limits<uint64_t>::max();

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 
 #include "failure.h"
 
@@ -39,6 +40,28 @@ public:
 
 private:
     Telemetry &telemetry_;
+};
+
+/* Names a step of the load (DS4_STEP_*) until its end, then the one around it again. A step that throws stays named, so that
+ * whoever asked for the load learns what of it failed. */
+class LoadStep {
+public:
+    LoadStep(Telemetry &telemetry, uint64_t step)
+        : telemetry_(telemetry), before_(telemetry.get(DS4_WORD_LOAD_STEP)), unwinding_(std::uncaught_exceptions()) {
+        telemetry_.set(DS4_WORD_LOAD_STEP, step);
+    }
+    ~LoadStep() {
+        if (std::uncaught_exceptions() == unwinding_) {
+            telemetry_.set(DS4_WORD_LOAD_STEP, before_);
+        }
+    }
+    LoadStep(const LoadStep &) = delete;
+    LoadStep &operator=(const LoadStep &) = delete;
+
+private:
+    Telemetry &telemetry_;
+    uint64_t   before_;
+    int        unwinding_;
 };
 
 } // namespace ds4::runtime

@@ -22,6 +22,8 @@ constexpr uint32_t kOrdinarySlots = 4;
 constexpr uint64_t kOrdinarySlotBytes = 64u << 20;
 constexpr uint64_t kLeastSlotBytes = 64u << 10;
 constexpr uint64_t kSlotsPerThread = 2;
+/* What is mapped at a time: enough that mapping costs nothing, so little that a process does not grow by the file it loads. */
+constexpr uint64_t kWindowBytes = 32u << 20;
 
 /* What is read at once. */
 struct Chunk {
@@ -143,16 +145,57 @@ private:
     std::exception_ptr       failure_;
 };
 
+/* Through ordinary memory, not straight from the mapping: a driver that reads mapped pages itself has been seen to stall on
+ * large files, and could not tell us of pages that the file has lost. */
+void upload_from_mapping(backend::Device &device, std::span<const UploadPiece> pieces, const UploadOptions &options,
+                         Telemetry &telemetry) {
+    const uint64_t most =
+        std::clamp(options.slot_bytes != 0 ? options.slot_bytes : kWindowBytes, kLeastSlotBytes, kWindowBytes);
+    uint64_t largest = 0;
+    for (const UploadPiece &piece : pieces) {
+        largest = std::max(largest, std::min(piece.bytes, most));
+    }
+    std::vector<std::byte> buffer(largest);
+    for (const UploadPiece &piece : pieces) {
+        for (uint64_t done = 0; done < piece.bytes; done += most) {
+            telemetry.poll_cancel("loading the model");
+            const uint64_t   bytes = std::min(most, piece.bytes - done);
+            std::byte *const to = piece.to + done;
+            if (piece.to_host) {
+                piece.source->copy_mapped({to, bytes}, piece.offset + done);
+            } else {
+                const std::span<std::byte> part = std::span(buffer).first(bytes);
+                piece.source->copy_mapped(part, piece.offset + done);
+                device.copy_in(to, part.data(), bytes);
+                telemetry.add(DS4_WORD_UPLOAD_BYTES, device.reads_host_memory() ? 0 : bytes);
+            }
+            if (options.forget_pages) {
+                piece.source->forget(piece.offset + done, bytes);
+            }
+            telemetry.add(DS4_WORD_BYTES_DONE, bytes);
+        }
+    }
+}
+
+std::unique_ptr<backend::UploadRing> open_ring(backend::Device &device, const RingShape &shape, Telemetry &telemetry) {
+    const LoadStep step(telemetry, DS4_STEP_RING);
+    return device.upload_ring(shape.slots, shape.slot_bytes);
+}
+
 } // namespace
 
 void upload(backend::Device &device, std::span<const UploadPiece> pieces, const UploadOptions &options,
             Telemetry &telemetry) {
+    if (options.from_mapping) {
+        upload_from_mapping(device, pieces, options, telemetry);
+        return;
+    }
     const RingShape    shape = choose_ring(pieces, options);
     std::vector<Chunk> chunks = cut_up(pieces, shape.slot_bytes);
     if (chunks.empty()) {
         return;
     }
-    const std::unique_ptr<backend::UploadRing> ring = device.upload_ring(shape.slots, shape.slot_bytes);
+    const std::unique_ptr<backend::UploadRing> ring = open_ring(device, shape, telemetry);
     Upload(*ring, shape, std::move(chunks), options.forget_pages, !device.reads_host_memory(), telemetry)
         .run();
 }

@@ -1,4 +1,4 @@
-/* Parts of files into device memory, through pinned buffers that several threads fill. */
+/* Parts of files into device memory: through pinned buffers that several threads fill, or from a mapping of the file. */
 #pragma once
 
 #include <cstddef>
@@ -26,6 +26,7 @@ struct UploadOptions {
     uint32_t slots = 0;      /* 0: 4 */
     uint64_t slot_bytes = 0; /* 0: 64 MiB */
     bool     forget_pages = false; /* the system need not keep in its page cache what is on the device */
+    bool     from_mapping = false; /* by the calling thread alone, which copies from a mapping; nothing is pinned */
 };
 
 /* Pieces in file order are read in file order. Counts bytes and polls for cancellation through `telemetry`; when it returns

@@ -98,13 +98,13 @@ WeightStore::WeightStore(backend::Device &device, std::span<const WeightFile> fi
     map_ranges();
     read_ranges(device, plan, telemetry);
     upload_ranges(device, plan, telemetry);
-    if (plan.check_upload) {
-        check_uploaded(device);
-    }
     pin_ranges(device, telemetry);
     copy_pinned(device, plan, telemetry);
     if (plan.lock) {
         lock_ranges();
+    }
+    for (const std::unique_ptr<OpenFile> &file : files_) {
+        file->check(); /* or what was loaded may be half of one file and half of another */
     }
 }
 
@@ -172,7 +172,12 @@ void WeightStore::open_files(std::span<const WeightFile> files, const WeightPlan
         if (std::ranges::any_of(ranges_, [&](const WeightRange &range) { return range.file == index; })) {
             const bool direct = plan.source == WeightSource::direct;
             files_.push_back(std::unique_ptr<OpenFile>(new OpenFile{
-                index, WeightFileReader(files[i].path, files[i].bytes, direct, device, telemetry), FileMapping()}));
+                index, WeightFileReader(files[i].path, files[i].bytes, direct, device, telemetry), FileMapping(), false}));
+        }
+    }
+    for (size_t i = 0; i < ranges_.size(); ++i) {
+        if (homes_[i] == Home::file || is_mapped(i)) {
+            std::ranges::find(files_, ranges_[i].file, [](const auto &file) { return file->index; })->get()->stays_in_use = true;
         }
     }
 }
@@ -253,6 +258,7 @@ void WeightStore::read_ranges(backend::Device &device, const WeightPlan &plan, T
 
 /* What kernels read over the bus, where the file's own pages are not to be pinned or cannot be. */
 void WeightStore::copy_pinned(backend::Device &device, const WeightPlan &plan, Telemetry &telemetry) {
+    const LoadStep           step(telemetry, DS4_STEP_PIN);
     std::vector<UploadPiece> pieces;
     for (const size_t i : in_file_order(Home::pinned_copy)) {
         auto memory = device.pin_memory(ranges_[i].bytes, ranges_[i].name);
@@ -265,7 +271,7 @@ void WeightStore::copy_pinned(backend::Device &device, const WeightPlan &plan, T
     upload(device, pieces, plan.upload, telemetry);
 }
 
-/* A limit of the system is no reason not to run; whoever asked is told by locked_bytes(). */
+/* A limit of the system is no reason not to run; whoever asked is told by locked_bytes(). Pinned memory is locked already. */
 void WeightStore::lock_ranges() {
     const auto lock = [this](const void *data, uint64_t bytes) {
         if (bytes > 0 && ::mlock(data, bytes) == 0) {
@@ -275,6 +281,8 @@ void WeightStore::lock_ranges() {
     for (size_t i = 0; i < ranges_.size(); ++i) {
         if (homes_[i] == Home::mapping) {
             lock(addresses_[i], ranges_[i].bytes);
+        } else if (homes_[i] == Home::pinned_mapping || homes_[i] == Home::pinned_copy) {
+            locked_bytes_ += ranges_[i].bytes;
         }
     }
     lock(copies_.as<void>(), copies_.bytes());
@@ -282,6 +290,7 @@ void WeightStore::lock_ranges() {
 
 /* One allocation for all of them: a thousand would each be rounded up to the device's own granularity. */
 void WeightStore::upload_ranges(backend::Device &device, const WeightPlan &plan, Telemetry &telemetry) {
+    const LoadStep            step(telemetry, DS4_STEP_WEIGHTS);
     const std::vector<size_t> order = in_file_order(Home::device);
     uint64_t                  bytes = 0;
     for (const size_t i : order) {
@@ -305,6 +314,9 @@ void WeightStore::upload_ranges(backend::Device &device, const WeightPlan &plan,
         to += round_up(ranges_[i].bytes, kDeviceAlignment);
     }
     upload(device, pieces, plan.upload, telemetry);
+    if (plan.check_upload) {
+        check_uploaded(device);
+    }
 }
 
 /* The first, middle and last bytes of each range: a copy that went astray is seen, a single wrong bit need not be. */
@@ -328,6 +340,7 @@ void WeightStore::check_uploaded(backend::Device &device) const {
 
 /* Pages are pinned, not bytes, and none of them twice: ranges that share one are pinned together. */
 void WeightStore::pin_ranges(backend::Device &device, Telemetry &telemetry) {
+    const LoadStep            step(telemetry, DS4_STEP_MAP);
     const std::vector<size_t> order = in_file_order(Home::pinned_mapping);
     const uint64_t            page = page_bytes();
     for (size_t done = 0; done < order.size();) {
@@ -371,11 +384,10 @@ void WeightStore::warm(Telemetry &telemetry) const {
 }
 
 void WeightStore::check_files() const {
-    if (mapped_bytes_ == 0) {
-        return;
-    }
     for (const std::unique_ptr<OpenFile> &file : files_) {
-        file->check();
+        if (file->stays_in_use) {
+            file->check();
+        }
     }
 }
 

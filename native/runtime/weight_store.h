@@ -85,14 +85,16 @@ public:
     uint64_t mapped_bytes() const { return mapped_bytes_; }
     /* Of ranges that were copied into device memory, or are to be when the host has made something else of them. */
     uint64_t device_bytes() const { return device_bytes_; }
-    /* That may not be swapped out. */
+    /* That may not be swapped out: what the plan asked to lock, as far as the system allowed it, and pinned memory. 0 for a
+     * plan that did not ask. */
     uint64_t locked_bytes() const { return locked_bytes_; }
 
     /* Brings every mapped page into memory, with progress and cancellation. */
     void warm(Telemetry &telemetry) const;
 
     /* Before a step reads weights, and again before anybody is given what it computed from them: a mapping may have lost its
-     * file. Throws Failure(DS4_E_IO) with the file, and with the offset when a lost byte was read. */
+     * file, and what was read of it earlier may not belong to what it holds now. Files from which everything has been copied are
+     * not looked at. Throws Failure(DS4_E_IO) with the file, and with the offset when a lost byte was read. */
     void check_files() const;
 
 private:
@@ -102,6 +104,7 @@ private:
         uint32_t         index; /* of the caller's file list */
         WeightFileReader reader;
         FileMapping      mapping; /* from the first to the last mapped range */
+        bool             stays_in_use; /* also after loading: through the mapping, or for what is read when it is needed */
 
         const ReadOnlyFile &file() const { return reader.file(); }
         void                check() const {

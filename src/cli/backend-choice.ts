@@ -1,4 +1,5 @@
 import type { BackendName, BackendState, DeviceInfo } from '../engine/index.js';
+import { pagingNeedsGpu } from '../plan/index.js';
 import { checkPlacement, withoutEffect } from './checks.js';
 import { RunError, UsageError } from './errors.js';
 import type { Run } from './run.js';
@@ -105,10 +106,7 @@ function onCpu(settings: Settings, options: Partial<BackendChoice> = {}): Backen
     );
   }
   if (settings.weightPaging) {
-    throw new RunError(
-      '--weight-paging lets weights take turns in GPU memory, which the cpu backend has not; ' +
-        'the backends that have it are cuda, rocm and sim',
-    );
+    throw new RunError(pagingNeedsGpu);
   }
   const warnings = withoutEffect(settings, 'cpu');
   if (settings.gpuResident === true) {

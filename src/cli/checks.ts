@@ -108,13 +108,26 @@ function exclude(one: string, other: string, why: string): never {
   throw new UsageError(`${one} and ${other} contradict each other: ${why}`);
 }
 
-function checkMemoryModes({ gpuResident, ssdStreaming, weightPaging }: Readonly<Settings>): void {
-  const why = 'the whole model in GPU memory, or a part of it';
+function cacheText(cache: Settings['expertCache']): string {
+  return cache === undefined
+    ? 'a part of it'
+    : cache.kind === 'gib'
+      ? `${cache.gib} GiB of its experts (--ssd-streaming-cache-experts)`
+      : `${cache.count} of its experts (--ssd-streaming-cache-experts)`;
+}
+
+function checkMemoryModes(settings: Readonly<Settings>): void {
+  const { gpuResident, ssdStreaming, weightPaging, weightPagingSlots } = settings;
+  const whole = 'the whole model in GPU memory, or';
   if (gpuResident === true && ssdStreaming) {
-    exclude('--gpu-resident', '--ssd-streaming', why);
+    exclude('--gpu-resident', '--ssd-streaming', `${whole} ${cacheText(settings.expertCache)}`);
   }
   if (gpuResident === true && weightPaging) {
-    exclude('--gpu-resident', '--weight-paging', why);
+    const part =
+      weightPagingSlots === undefined
+        ? 'a part of it'
+        : `${weightPagingSlots} of its layers at a time (--weight-paging-slots)`;
+    exclude('--gpu-resident', '--weight-paging', `${whole} ${part}`);
   }
 }
 

@@ -183,6 +183,22 @@ function autoCachePercent(reader: Reader): number | undefined {
   return usualAutoCachePercent;
 }
 
+/** Outside of its range the nearest size is taken, as other programs that read this variable do. */
+function copyChunkMib(reader: Reader): number | undefined {
+  const name = 'DS4_CUDA_MODEL_COPY_CHUNK_MB';
+  const [least, most] = [16, 4096];
+  const allowed = `a whole number of MiB, ${least} to ${most}`;
+  const mib = reader.lenientNumber(name, plainInteger(0, largestInteger), allowed);
+  if (mib === undefined) {
+    return undefined;
+  }
+  const taken = Math.min(Math.max(mib, least), most);
+  if (taken !== mib) {
+    reader.warnings.push(`${name}=${mib} is taken as ${taken}: it should be ${allowed}`);
+  }
+  return taken;
+}
+
 function gpuEnvironment(reader: Reader): GpuEnvironment {
   const mib = plainInteger(0, largestInteger);
   const mibText = 'a whole number of MiB';
@@ -199,7 +215,7 @@ function gpuEnvironment(reader: Reader): GpuEnvironment {
     q8F16CacheReserveMib: reader.number('DS4_CUDA_Q8_F16_CACHE_RESERVE_MB', mib, mibText),
     noQ8F16Cache: reader.present('DS4_CUDA_NO_Q8_F16_CACHE'),
     copyAskedBy: copyAskedBy(reader),
-    copyChunkMib: reader.lenientNumber('DS4_CUDA_MODEL_COPY_CHUNK_MB', mib, mibText),
+    copyChunkMib: copyChunkMib(reader),
     copyForbiddenBy: forbidCopy.find((name) => reader.present(name)),
     keepModelPages: reader.present('DS4_CUDA_KEEP_MODEL_PAGES'),
     autoCachePercent: autoCachePercent(reader),

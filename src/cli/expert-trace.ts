@@ -9,15 +9,19 @@ const recordOverhead = 64;
 /** An id and a weight, each 4 bytes. */
 const bytesPerChoice = 8;
 
-export type TracedShape = Pick<ModelShape, 'layerCount' | 'expertCount' | 'expertUsed'>;
+export type TracedShape = Pick<
+  ModelShape,
+  'layerCount' | 'expertCount' | 'expertUsed' | 'hashLayers'
+>;
 
 /** What a trace needs of an engine's session. */
 export type TracedSession = Timeline & {
   eval(tokens: Int32Array, request?: EvalRequest): Promise<EvalResult>;
 };
 
-export function traceHeader({ layerCount, expertCount, expertUsed }: TracedShape): string {
-  return `ds4-expert-trace 1 layers=${layerCount} experts=${expertCount} used=${expertUsed}\n`;
+export function traceHeader(shape: TracedShape): string {
+  const { layerCount, expertCount, expertUsed, hashLayers } = shape;
+  return `ds4-expert-trace 2 layers=${layerCount} experts=${expertCount} used=${expertUsed} hash=${hashLayers}\n`;
 }
 
 /** `eval TOKENS`, then `POSITION LAYER ID,ID,...` for each token and layer in the order in which they were computed. */

@@ -28,9 +28,11 @@ export async function loadAsPlanned<Loaded>(steps: {
       return { plan, loaded: await steps.load(plan) };
     } catch (thrown) {
       const part = steps.failed?.();
-      const step = stepOf(part?.plan ?? plan);
-      const isOfMemory = thrown instanceof NoMemoryError || thrown instanceof DeviceError;
-      if (step === undefined || !isOfMemory) {
+      if (!(thrown instanceof NoMemoryError || thrown instanceof DeviceError)) {
+        throw thrown;
+      }
+      const step = stepOf(part?.plan ?? plan, thrown.loadStep);
+      if (step === undefined) {
         throw thrown;
       }
       failures.push({

@@ -150,6 +150,7 @@ export class LoadAttempt {
           '--mlock: the system did not lock the weights in memory; ulimit -l says how much it allows',
         );
       }
+      this.#sayRefusedReads();
       this.#sayFewerSlots();
       this.#sayCopies((part) => this.#copyEnded(part, secondsOf(part)));
       await this.#seed();
@@ -192,6 +193,16 @@ export class LoadAttempt {
     terminal.note(
       `expert profile ${profile.path}: ${seeded} of ${profile.seeds.length} experts read in ${seconds.toFixed(2)} s`,
     );
+  }
+
+  /** Without this, whoever has just little memory for the page cache would wonder where it goes. */
+  #sayRefusedReads(): void {
+    if (this.#engine.telemetry().files.directRefused > 0) {
+      this.#run.terminal.warning(
+        `${this.#file.path}: the file system refuses reads past the page cache, so that all go through it; ` +
+          '--no-mmap asks for that and needs no warning',
+      );
+    }
   }
 
   /** Memory that is free may still not be had: then the cache is smaller than planned, and slower. */

@@ -19,6 +19,7 @@ const calls: Readonly<Record<SimulatedCall, true>> = {
   wait: true,
   read: true,
   'memory-info': true,
+  direct: true,
 };
 export const simulatedCallNames: readonly string[] = Object.keys(calls);
 

@@ -196,18 +196,24 @@ function tableLine(part: string, layers: string, place: string, bytes: string): 
   return `${part.padEnd(22)}${layers.padEnd(8)}${place.padEnd(24)}${bytes.padStart(12)}`;
 }
 
-/** The cache as rows of the table: its bytes are copies, and not among those of the tensors. */
+/** The cache and the buffers of readers as rows of the table: their bytes are copies, and not among those of the tensors. */
 function cacheLines({ backend, weights }: LoadPlan): string[] {
-  const { experts } = weights;
-  if (experts === undefined) {
-    return [];
-  }
+  const { experts, fetchBytes = 0, readThreads = 0 } = weights;
   const near = backend === 'cpu' ? places.memory : places.device;
-  const { slots, slotBytes, transitBytes, hostBytes, expertBytes } = experts;
+  const ofExperts = (): (readonly [string, string, number])[] => {
+    if (experts === undefined) {
+      return [];
+    }
+    const { slots, slotBytes, transitBytes, hostBytes, expertBytes } = experts;
+    return [
+      [`${slots} expert slots`, near, slotBytes],
+      ['experts in transit', near, transitBytes],
+      [`${hostBytes / expertBytes} experts`, places.pinnedMemory, hostBytes],
+    ];
+  };
   const rows: readonly (readonly [string, string, number])[] = [
-    [`${slots} expert slots`, near, slotBytes],
-    ['experts in transit', near, transitBytes],
-    [`${hostBytes / expertBytes} experts`, places.pinnedMemory, hostBytes],
+    ...ofExperts(),
+    [`buffers of ${readThreads} readers`, places.memory, fetchBytes],
   ];
   return rows
     .filter(([, , bytes]) => bytes > 0)
@@ -238,7 +244,7 @@ export function reportLines(
   const { deviceBytes, deviceBudgetBytes, hostBytes, hostAvailableBytes, hiddenStateBytes } =
     report.memory;
   const { seconds, tokensPerSecond, diskBytes, mappedBytes, linkBytes } = report.estimate;
-  const session = plan.kv.bytes + (plan.backend === 'cpu' ? 0 : plan.bufferBytes);
+  const session = plan.kv.bytes + plan.bufferBytes;
   const near = plan.backend === 'cpu' ? places.memory : places.device;
   return [
     tableLine('weights', 'layers', 'place', 'GiB'),

@@ -1,5 +1,5 @@
-import type { EngineOptions, Placement, WeightOptions } from '../engine/index.js';
-import type { GpuWeightsPlan, LoadPlan } from '../plan/index.js';
+import type { EngineOptions, Placement, Source, WeightOptions } from '../engine/index.js';
+import type { GpuWeightsPlan, LoadPlan, UploadPath, WeightSource } from '../plan/index.js';
 
 const placements: Readonly<Record<LoadPlan['weights']['place'], Placement>> = {
   host: 'auto',
@@ -16,6 +16,11 @@ function gpuWeightOptions(weights: GpuWeightsPlan): WeightOptions {
     pinCopies,
     dropReadPages,
   };
+}
+
+/** To the engine, a GPU's source is how copies are made, wherever other weights stay. */
+function copySource(path: UploadPath, source: WeightSource): Source {
+  return path === 'mapping' ? 'mmap' : source === 'mmap' ? 'read' : source;
 }
 
 /** What a plan asks of the engine. */
@@ -35,6 +40,7 @@ export function plannedOptions(
   const { slots, slotBytes } = plan.upload;
   return {
     ...common,
+    source: copySource(plan.upload.path, source),
     device: plan.device.index,
     upload: { slots, slotBytes },
     weights: { ...weights, ...gpuWeightOptions(plan.weights) },

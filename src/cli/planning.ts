@@ -1,6 +1,8 @@
+import { availableParallelism } from 'node:os';
 import { probeBackend } from '../engine/index.js';
 import type { ModelDescription } from '../model/index.js';
 import {
+  OversizeError,
   PlanError,
   planLoad,
   planSession,
@@ -24,8 +26,10 @@ import type { BackendChoice } from './backend-choice.js';
 import type { GpuEnvironment } from './environment.js';
 import { availableMemory } from './host-memory.js';
 import { lockLimit } from './lock-limit.js';
+import { isInRamDisk } from './ram-disk.js';
 import type { Run } from './run.js';
 import type { PlannedMachine, Settings } from './settings.js';
+import { totalMemory } from './total-memory.js';
 
 function gpuRequest(settings: Readonly<Settings>, environment: GpuEnvironment): GpuRequest {
   const { gpuResident, gpuVram, uploadBufferMib, checkTensors } = settings;
@@ -35,6 +39,8 @@ function gpuRequest(settings: Readonly<Settings>, environment: GpuEnvironment): 
     copyAskedBy,
     copyForbiddenBy,
     copyChunkMib: uploadBufferMib ?? copyChunkMib,
+    copyChunkBy:
+      uploadBufferMib === undefined ? 'DS4_CUDA_MODEL_COPY_CHUNK_MB' : '--upload-buffer-mib',
     checkUpload: checkTensors,
     pinForbiddenBy: environment.pinnedFallbackForbiddenBy,
     budgetGib: gpuVram === 'auto' ? undefined : gpuVram?.[0],
@@ -47,12 +53,14 @@ function gpuRequest(settings: Readonly<Settings>, environment: GpuEnvironment): 
 }
 
 function expertRequest(settings: Readonly<Settings>, environment: GpuEnvironment): ExpertRequest {
+  const hostGib = settings.ssdStreaming ? settings.hostExpertCacheGib : undefined;
   return {
     streaming: settings.ssdStreaming,
     // Their options say that they have no effect otherwise.
     cache: settings.ssdStreaming ? settings.expertCache : undefined,
-    hostGib: settings.ssdStreaming ? settings.hostExpertCacheGib : undefined,
-    hostTier: environment.hostMappedExpertFallback,
+    hostGib,
+    // An option wins over a variable.
+    hostTier: hostGib !== undefined || environment.hostMappedExpertFallback,
     outsideGib: environment.streamModelCacheGib,
     bufferedBy: environment.bufferedReadsBy,
     policy: settings.expertPolicy,
@@ -120,12 +128,13 @@ function describedFacts(
         }));
   return {
     memoryAvailable: ramBytes,
+    memoryTotal: ramBytes,
     gpu: gpus[0],
     gpus: gpus.length > 1 ? gpus : undefined,
   };
 }
 
-function machineFacts(run: Run, choice: BackendChoice): MachineFacts {
+function machineFacts(run: Run, choice: BackendChoice, model: ModelDescription): MachineFacts {
   const { planFor } = run.settings;
   if (planFor !== undefined) {
     return describedFacts(planFor, choice);
@@ -134,6 +143,11 @@ function machineFacts(run: Run, choice: BackendChoice): MachineFacts {
   const gpus = gpuFacts(run, choice);
   return {
     memoryAvailable: simulated?.ramBytes ?? availableMemory(),
+    memoryTotal: simulated?.ramBytes ?? totalMemory(),
+    threads: run.settings.threads ?? availableParallelism(),
+    // A simulated machine has a memory of its own, and the file is not in it.
+    isFileInRamDisk:
+      simulated === undefined && model.gguf.files.every(({ path }) => isInRamDisk(path)),
     lockableBytes: lockLimit(),
     gpu: gpus[0],
     gpus: gpus.length > 1 ? gpus : undefined,
@@ -183,7 +197,8 @@ function instead(plan: LoadPlan, reason: string): LoadPlan {
 
 /**
  * Plans a run on the machine as it is now. A GPU that nobody asked for and that cannot take the model, or not even the
- * weights outside the experts with any gain, is left alone, and the CPU takes its place with a warning.
+ * weights outside the experts with any gain, is left alone, and the CPU takes its place with a warning. A size that the
+ * machine can never have is refused all the same: whoever named it did not mean the CPU.
  *
  * @throws PlanError
  */
@@ -193,7 +208,7 @@ export function planRun(
   description: ModelDescription,
   failures: readonly PlanFailure[] = [],
 ): Planned {
-  const facts = machineFacts(run, choice);
+  const facts = machineFacts(run, choice, description);
   const request = planRequest(run, run.settings.context, failures);
   if (facts.gpus !== undefined) {
     return { facts, ...together(planSplit(description, facts, request)) };
@@ -206,7 +221,7 @@ export function planRun(
   try {
     plan = planLoad(description, facts, request);
   } catch (thrown) {
-    if (!(thrown instanceof PlanError)) {
+    if (!(thrown instanceof PlanError) || thrown instanceof OversizeError) {
       throw thrown;
     }
     return { facts: host, plan: instead(planLoad(description, host, request), thrown.message) };
@@ -250,7 +265,7 @@ export function planNextSession(
   current: Pick<Planned, 'plan' | 'split'>,
   context: number,
 ): Pick<Planned, 'plan' | 'split'> {
-  const facts = machineFacts(run, choice);
+  const facts = machineFacts(run, choice, description);
   const request = planRequest(run, context);
   if (current.split !== undefined) {
     return together(planSplitSession(description, facts, request, current.split));

@@ -18,6 +18,23 @@ export interface DeviceInfo {
 const kinds = ['host', 'discrete', 'integrated', 'simulated'] as const;
 const mostDevices = 64;
 
+/** How many devices there are for a backend, whether its library can open them or not. */
+function countDevices(backend: BackendName, libraryDirectory?: string): number {
+  const library = loadLibrary(backend, libraryDirectory);
+  const arena = new Arena(ErrorSlot.bytes + 64);
+  try {
+    const error = new ErrorSlot(arena);
+    const count = arena.take(8);
+    error.check(
+      'ds4_devices',
+      library.devices(arena.address(count), 0, arena.address(count), error.address),
+    );
+    return arena.view.getUint32(count, true);
+  } finally {
+    arena.free();
+  }
+}
+
 /** The devices that a backend's library can open. */
 export function listDevices(backend: BackendName, libraryDirectory?: string): DeviceInfo[] {
   const library = loadLibrary(backend, libraryDirectory);
@@ -54,9 +71,9 @@ export type BackendState =
   | { readonly kind: 'ready'; readonly devices: readonly [DeviceInfo, ...DeviceInfo[]] }
   /** There is no library. */
   | { readonly kind: 'notBuilt'; readonly reason: string }
-  /** The library is there and cannot be loaded, or belongs to another version of the program. */
+  /** The library is there and cannot be loaded, belongs to another version of the program, or refuses every device. */
   | { readonly kind: 'broken'; readonly reason: string }
-  /** The library is there; the driver or the device is not. */
+  /** The library is there; the driver or a device is not. */
   | { readonly kind: 'noDevice'; readonly reason: string };
 
 /** Asks a backend for its devices. Each reason is a clause that can follow a colon. */
@@ -75,7 +92,8 @@ export function probeBackend(backend: BackendName, libraryDirectory?: string): B
       return { kind: 'broken', reason: thrown.message };
     }
     if (thrown instanceof NativeError) {
-      return { kind: 'noDevice', reason: thrown.message };
+      const isThere = countDevices(backend, libraryDirectory) > 0;
+      return { kind: isThere ? 'broken' : 'noDevice', reason: thrown.message };
     }
     throw thrown;
   }

@@ -5,6 +5,7 @@ import { CallQueue } from './call-queue.js';
 import type { SessionOptions } from './engine-session.js';
 import { listExperts, seedExperts } from './expert-lists.js';
 import type { ExpertId, ExpertUse } from './expert-lists.js';
+import { NativeError } from './errors.js';
 import type { BackendName } from './library.js';
 import { instructionSets, wholeModel, writeModelArguments } from './model-arguments.js';
 import type {
@@ -33,6 +34,7 @@ export interface EngineOptions {
   /** 0 or absent: as many as the process may use. */
   readonly threads?: number;
   readonly arithmetic?: 'fast' | 'exact';
+  /** The mapping by default on the CPU, reads into pinned buffers on a GPU. */
   readonly source?: Source;
   readonly weights?: WeightOptions;
   /** Touch every weight page before `load` ends. */
@@ -108,7 +110,7 @@ export class Engine implements ModelEngine {
         upload: options.upload ?? {},
         threads: options.threads ?? 0,
         arithmetic: options.arithmetic ?? 'fast',
-        source: options.source ?? 'mmap',
+        source: options.source ?? (options.backend === 'cpu' ? 'mmap' : 'read'),
         weights: options.weights ?? {},
         warm: options.warm ?? false,
         roundTrips: options.roundTrips ?? options.description.shape.roundTrips,
@@ -123,11 +125,20 @@ export class Engine implements ModelEngine {
         );
         error.check('ds4_model_open', status);
         this.#model = arena.handle('model', handleOffset);
+      } catch (thrown) {
+        throw this.#withStep(thrown);
       } finally {
         arena.free();
       }
       this.#info = this.#describe(this.#model);
     });
+  }
+
+  #withStep(thrown: unknown): unknown {
+    if (thrown instanceof NativeError) {
+      thrown.loadStep = this.#telemetry.loadStep();
+    }
+    return thrown;
   }
 
   #describe(model: ModelHandle): EngineInfo {
@@ -160,7 +171,13 @@ export class Engine implements ModelEngine {
   }
 
   seedExperts(experts: readonly ExpertId[]): Promise<number> {
-    return this.#calls.run(() => seedExperts(this.#library, this.#loaded(), experts));
+    return this.#calls.run(async () => {
+      try {
+        return await seedExperts(this.#library, this.#loaded(), experts);
+      } catch (thrown) {
+        throw this.#withStep(thrown);
+      }
+    });
   }
 
   listExperts(): Promise<ExpertUse[]> {

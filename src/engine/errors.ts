@@ -14,9 +14,29 @@ export const Status = {
   internal: 9,
 } as const;
 
+/** `DS4_STEP_*` of native/include/ds4.h: parts of a load that can fail by themselves. */
+const loadSteps = [
+  'other',
+  'weights',
+  'ring',
+  'map',
+  'pin',
+  'readers',
+  'pages',
+  'slots',
+  'hostTier',
+] as const;
+export type LoadStep = (typeof loadSteps)[number];
+
+export function loadStepOf(word: number): LoadStep {
+  return loadSteps[word] ?? 'other';
+}
+
 /** The native library refused or failed. The sentence is the library's own; `call` is for programs. */
 export class NativeError extends Ds4Error {
   readonly exitCode: ExitCode = ExitCode.runtime;
+  /** What of a load failed. */
+  loadStep: LoadStep = 'other';
 
   constructor(
     readonly call: string,

@@ -22,6 +22,7 @@ export {
   NoMemoryError,
   NonFiniteError,
 } from './errors.js';
+export type { LoadStep } from './errors.js';
 export { backends, findLibrary, gpuBackends, libraryFile, programRoot } from './library.js';
 export type { BackendName, GpuBackendName } from './library.js';
 export { acquireLock } from './lock.js';

@@ -19,7 +19,7 @@ export interface LayerSlice {
 export type Placement = 'auto' | 'resident' | 'mappedExperts' | 'streamExperts';
 const placements: readonly Placement[] = ['auto', 'resident', 'mappedExperts', 'streamExperts'];
 
-/** `DS4_SOURCE_*`: how weights leave the file. */
+/** `DS4_SOURCE_*`: how weights leave the file; with `mmap`, a GPU's copy is made from the mapping, without pinned buffers. */
 export type Source = 'mmap' | 'read' | 'direct';
 const sources: readonly Source[] = ['mmap', 'read', 'direct'];
 

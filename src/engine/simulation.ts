@@ -31,6 +31,7 @@ export const simulatedCalls = [
   'wait',
   'read',
   'memory-info',
+  'direct',
 ] as const;
 export type SimulatedCall = Exclude<(typeof simulatedCalls)[number], 'none'>;
 

@@ -1,5 +1,7 @@
 import { Arena, ErrorSlot, viewWords } from './abi.js';
 import type { Library, TelemetryHandle } from './abi.js';
+import { loadStepOf } from './errors.js';
+import type { LoadStep } from './errors.js';
 
 /** `DS4_WORD_*` of native/include/ds4.h. */
 const Word = {
@@ -11,6 +13,7 @@ const Word = {
   layerCount: 5,
   tokensDone: 6,
   evals: 7,
+  loadStep: 39,
 } as const;
 
 const expertWords = {
@@ -42,6 +45,7 @@ const fileWords = {
   retries: 24,
   uploadBytes: 25,
   uploadWaitNs: 26,
+  directRefused: 38,
 } as const;
 
 const pageWords = { loads: 27, hits: 28, prefetched: 29, late: 30, bytes: 31 } as const;
@@ -187,6 +191,7 @@ export class Telemetry {
       retries: read(words.retries),
       uploadBytes: read(words.uploadBytes),
       uploadWaitNs: read(words.uploadWaitNs),
+      directRefused: read(words.directRefused),
     };
   }
 
@@ -232,6 +237,11 @@ export class Telemetry {
       pages: this.#pages(),
       simulation: this.#simulation(),
     };
+  }
+
+  /** What the load is about; after a failure, what of it failed. */
+  loadStep(): LoadStep {
+    return loadStepOf(this.#read(Word.loadStep));
   }
 
   /** Asks the running call, or the next one, to stop soon. Stays set until cleared. */

@@ -51,6 +51,9 @@ export interface Room {
   readonly reserve: number;
   /** Main memory that may be pinned beside the ring; on an integrated device its own memory comes from it too. */
   readonly memory: number;
+  /** All that a process could have of it, if that is known. */
+  readonly memoryTotal: number | undefined;
+  readonly isFileInRamDisk: boolean;
   readonly reasons: readonly PlanReason[];
 }
 
@@ -59,6 +62,52 @@ function reserveOf(gpu: GpuFacts, { experts }: PlanRequest): number {
   return experts?.reserveGib === undefined
     ? Math.min(usualReserve, gpu.totalBytes / 3)
     : experts.reserveGib * gibibyte;
+}
+
+/** A budget that is larger than the device is cut to what is free, not refused: scripts name one for many machines. */
+function clipReasons(
+  { index, freeBytes, totalBytes }: GpuFacts,
+  gibs: number | undefined,
+): PlanReason[] {
+  if (gibs === undefined || gibs * gibibyte <= freeBytes) {
+    return [];
+  }
+  const has =
+    gibs * gibibyte > totalBytes
+      ? `what device ${index} has, ${gib(totalBytes)}, of which ${gib(freeBytes)} are free`
+      : `what is free on device ${index}, ${gib(freeBytes)}`;
+  return [
+    { kind: 'warning', text: `--gpu-vram ${gibs} is more than ${has}: no more than that is used` },
+  ];
+}
+
+/** Buffers of another size than usual, or than asked. */
+function ringReasons(
+  { gpu }: PlanRequest,
+  { slots, slotBytes }: Ring,
+  memory: number,
+): PlanReason[] {
+  const { copyChunkMib, copyChunkBy = 'who asked' } = gpu ?? {};
+  const mib = slotBytes / 2 ** 20;
+  if (mib === (copyChunkMib ?? uploadSlotMib.usual)) {
+    return copyChunkMib === undefined
+      ? []
+      : [
+          {
+            kind: 'note',
+            text: `upload buffers: ${slots} of ${mib} MiB, because ${copyChunkBy} says so`,
+          },
+        ];
+  }
+  const short = `main memory has only ${gib(memory)} free, and they may take a quarter of it`;
+  return copyChunkMib === undefined
+    ? [{ kind: 'note', text: `upload buffers: ${slots} of ${mib} MiB, because ${short}` }]
+    : [
+        {
+          kind: 'warning',
+          text: `upload buffers: ${slots} of ${mib} MiB instead of the ${copyChunkMib} MiB of ${copyChunkBy}, because ${short}`,
+        },
+      ];
 }
 
 export function roomOf(facts: MachineFacts, gpu: GpuFacts, request: PlanRequest): Room {
@@ -76,17 +125,22 @@ export function roomOf(facts: MachineFacts, gpu: GpuFacts, request: PlanRequest)
     withinReserve: upTo(free - reserve),
     reserve,
     memory,
-    reasons:
-      wanted > gpu.freeBytes
-        ? [
-            {
-              kind: 'warning',
-              text:
-                `--gpu-vram ${gibs ?? ''} is more than what is free on device ${gpu.index}, ` +
-                `${gib(gpu.freeBytes)}: no more than that is used`,
-            },
-          ]
-        : [],
+    memoryTotal: facts.memoryTotal,
+    isFileInRamDisk: facts.isFileInRamDisk === true,
+    reasons: [...clipReasons(gpu, gibs), ...ringReasons(request, ring, facts.memoryAvailable)],
+  };
+}
+
+/** What is left when so many bytes of main memory are taken besides; only a device that shares it notices. */
+export function beside(room: Room, bytes: number): Room {
+  if (room.gpu.kind === 'discrete') {
+    return room;
+  }
+  const most = Math.max(0, room.memory - bytes - margin);
+  return {
+    ...room,
+    budget: Math.min(room.budget, most),
+    withinReserve: Math.min(room.withinReserve, most),
   };
 }
 

@@ -89,16 +89,19 @@ function gpuTraffic(parts: ModelParts, { weights }: GpuPlan, memoryAvailable: nu
 export function tokenCost(
   plan: LoadPlan,
   model: ModelDescription,
-  { memoryAvailable, rates: known = {} }: Pick<MachineFacts, 'memoryAvailable' | 'rates'>,
+  facts: Pick<MachineFacts, 'memoryAvailable' | 'isFileInRamDisk' | 'rates'>,
   request: Pick<PlanRequest, 'layers'> = {},
 ): TokenCost {
+  const { memoryAvailable, isFileInRamDisk = false, rates: known = {} } = facts;
   const parts = partsOf(model, sliceOf(model, request));
   const kind = plan.backend === 'cpu' ? 'host' : plan.device.kind;
   const rates = { ...ratesOfKind[kind], ...known };
-  const traffic =
+  const needed =
     plan.backend === 'cpu'
       ? hostTraffic(parts, plan, memoryAvailable)
       : gpuTraffic(parts, plan, memoryAvailable);
+  // What is read of a file in a RAM disk comes from no disk, and goes over the link like everything else.
+  const traffic = isFileInRamDisk ? { ...needed, diskBytes: 0 } : needed;
   return {
     ...traffic,
     seconds:

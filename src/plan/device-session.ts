@@ -31,7 +31,7 @@ function layersOf({ layers }: SessionRequest): number[] {
 }
 
 /** As native/model/workspace.cpp places it. */
-function workspaceBytes(shape: ModelShape, request: SessionRequest): number {
+export function workspaceBytes(shape: ModelShape, request: SessionRequest): number {
   const ratios = layersOf(request).map((layer) => shape.compressRatio[layer] ?? 0);
   const indexed = ratios.includes(4);
   const halves = indexed ? 2 : ratios.some((ratio) => ratio > 0) ? 1 : 0;
@@ -74,7 +74,7 @@ function workspaceBytes(shape: ModelShape, request: SessionRequest): number {
 }
 
 /** As native/runtime/checkpoints.cpp counts it: the tails of all rings. */
-function checkpointBytes(shape: ModelShape, request: SessionRequest): number {
+export function checkpointBytes(shape: ModelShape, request: SessionRequest): number {
   let values = 0;
   for (const layer of layersOf(request)) {
     values += (shape.window - 1) * shape.headDim;

@@ -1,6 +1,6 @@
 import { failuresOf, halvingsOf } from './failures.js';
 import type { ModelParts } from './model-parts.js';
-import { gib, gibibyte, PlanError } from './plan.js';
+import { gib, gibibyte, OversizeError, PlanError } from './plan.js';
 import type { ExpertCacheRequest, ExpertPolicy, PlanReason, PlanRequest } from './plan.js';
 
 /** Memory that experts may take once everything else has its place. */
@@ -10,6 +10,8 @@ export interface ExpertRoom {
   /** What is left when some memory has to stay free; never more than `most`. */
   readonly withinReserve: number;
   readonly reserve: number;
+  /** The memory as it is when nobody uses it, if that is known. */
+  readonly machine: { readonly name: string; readonly bytes: number } | undefined;
   /** Memory that the automatic share is taken of, and what counts against the share. */
   readonly total: number;
   readonly outside: number;
@@ -127,6 +129,37 @@ function budgeted(parts: ModelParts, room: ExpertRoom, gibs: number): Draft {
   };
 }
 
+/** A named size that no free memory would make possible is refused, whatever is free now. */
+function refuseOversize(
+  parts: ModelParts,
+  { machine }: ExpertRoom,
+  cache: ExpertCacheRequest,
+  budgetGib: number | undefined,
+): void {
+  if (cache.kind === 'experts' && cache.count > parts.expertCount) {
+    throw new OversizeError(
+      `${option} ${cache.count} is more than the ${parts.expertCount} experts (${gib(parts.expertCount * parts.slot)}) that there are; ` +
+        `name at most ${parts.expertCount}`,
+    );
+  }
+  const [text, asked] =
+    cache.kind === 'experts'
+      ? [`${option} ${cache.count}`, cache.count * parts.slot]
+      : [`${option} ${cache.gib}GB`, cache.gib * gibibyte];
+  if (machine !== undefined && asked > machine.bytes) {
+    throw new OversizeError(
+      `${text} asks for ${gib(asked)}, and ${machine.name} has ${gib(machine.bytes)} in all; ` +
+        'name less, or leave it out for what fits',
+    );
+  }
+  if (budgetGib !== undefined && asked > budgetGib * gibibyte) {
+    throw new OversizeError(
+      `${text} and --gpu-vram ${budgetGib} contradict each other: ${gib(asked)} for experts alone, ` +
+        `and ${gib(budgetGib * gibibyte)} for everything`,
+    );
+  }
+}
+
 function draftOf(
   parts: ModelParts,
   room: ExpertRoom,
@@ -153,7 +186,7 @@ function usable(parts: ModelParts, slots: number): number {
  * The expert cache of a model whose experts are read from the file, or undefined when not even one token's experts of one
  * layer fit. `atMost` bounds an automatic number of slots.
  *
- * @throws PlanError for a named size that is too small for one token.
+ * @throws PlanError for a named size that is too small for one token; OversizeError for one that can never be had.
  */
 export function planExpertCache(
   parts: ModelParts,
@@ -162,6 +195,9 @@ export function planExpertCache(
   atMost: number,
 ): ExpertSizes | undefined {
   const { cache, percent = usualPercent } = request.experts ?? {};
+  if (cache !== undefined) {
+    refuseOversize(parts, room, cache, request.gpu?.budgetGib);
+  }
   const draft = draftOf(parts, room, cache, percent);
   if (room.most < transitLimits(parts).least) {
     return undefined;
@@ -207,7 +243,8 @@ export function planHotExperts(
   const left = Math.max(0, leftBytes);
   // A device that has just failed to hold the model is not asked for as much again.
   const share = failuresOf(request, 'copy') > 0 ? 2 : 1;
-  const slots = usable(parts, Math.min(left / share / parts.slot, atMost));
+  const wanted = left / share / 2 ** halvingsOf(request) / parts.slot;
+  const slots = usable(parts, Math.min(wanted, atMost));
   return {
     slots,
     slotBytes: slots * parts.slot,

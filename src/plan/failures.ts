@@ -5,8 +5,12 @@ const mostHalvings = 4;
 
 const what: Readonly<Record<PlanStep, string>> = {
   copy: 'the model could not be copied into GPU memory',
+  weights: 'the weights outside the experts could not be copied into GPU memory',
+  ring: 'the pinned buffers through which weights are copied could not be had',
   map: 'the mapping of the file could not be pinned for the GPU',
-  pin: 'the experts could not be read into pinned memory',
+  pin: 'weights could not be read into pinned memory',
+  readers: 'the buffers of the readers of missing weights could not be had',
+  pages: 'the slots of --weight-paging could not be had',
   hostTier: 'the expert cache could not be set up with a tier in main memory',
   slots: 'the expert cache could not be set up',
 };
@@ -20,26 +24,32 @@ export function failuresOf({ failures = [] }: PlanRequest, step: PlanStep): numb
   return failures.filter((failure) => failure.step === step).length;
 }
 
-/** How often the slots of an expert cache are halved: once for each time that they could not be had, up to a limit. */
-export function halvingsOf(request: PlanRequest): number {
-  return Math.min(failuresOf(request, 'slots'), mostHalvings);
+/** How often that of which less will do is halved: once for each time that it could not be had, up to a limit. */
+export function halvingsOf(
+  request: PlanRequest,
+  step: 'slots' | 'pages' | 'weights' = 'slots',
+): number {
+  return Math.min(failuresOf(request, step), mostHalvings);
 }
 
 export function failureReasons({ failures = [] }: PlanRequest): PlanReason[] {
   return failures.map((failure) => ({ kind: 'warning', text: failureText(failure) }));
 }
 
-/** Which step of a plan it is that fails when memory or the device does; undefined when nothing could be left out. */
-export function stepOf({ backend, weights }: LoadPlan): PlanStep | undefined {
-  switch (weights.place) {
-    case 'device':
-      return 'copy';
-    case 'mappedExperts':
-      return weights.pinCopies ? 'pin' : 'map';
-    case 'streamExperts':
-      return backend !== 'cpu' && (weights.experts?.hostBytes ?? 0) > 0 ? 'hostTier' : 'slots';
-    case 'host':
+/** What whoever loads by a plan says has failed: a step of its own kind of `weights`, whatever the plan is. */
+export type FailedStep = Exclude<PlanStep, 'copy'> | 'other';
+
+/** Which step of a plan has failed; undefined when no other plan could do without it. */
+export function stepOf({ backend, weights }: LoadPlan, failed: FailedStep): PlanStep | undefined {
+  switch (failed) {
+    case 'weights':
+      return weights.place === 'device' ? 'copy' : backend === 'cpu' ? undefined : 'weights';
+    case 'ring':
+      return backend === 'cpu' ? undefined : 'ring';
+    case 'other':
       return undefined;
+    default:
+      return failed;
   }
 }
 

@@ -1,14 +1,18 @@
 import type { ModelDescription } from '../model/index.js';
-import { deviceText, hostRoom, refusal } from './budget.js';
+import { beside, deviceText, hostRoom, refusal } from './budget.js';
 import type { Room } from './budget.js';
 import { planExpertCache, planHotExperts, policyFor } from './expert-memory.js';
 import type { ExpertSizes } from './expert-memory.js';
 import { failuresOf, halvingsOf } from './failures.js';
+import { fetchBuffers } from './fetch-buffers.js';
+import type { FetchBuffers } from './fetch-buffers.js';
 import type { ModelParts } from './model-parts.js';
+import { planHostTier } from './host-tier.js';
 import { planNonRouted } from './non-routed.js';
 import type { NonRouted } from './non-routed.js';
-import { contextAdvice, gib, gibibyte } from './plan.js';
+import { contextAdvice, gib } from './plan.js';
 import type { ExpertMemoryPlan, PlanReason, PlanRequest } from './plan.js';
+import { pinnedCost } from './ram-disk.js';
 import type { Sessions } from './sessions.js';
 
 /** A placement of the weights with the prefill chunk that goes with it. */
@@ -19,6 +23,10 @@ export interface Placed {
   readonly pinnedBytes: number;
   readonly pinCopies: boolean;
   readonly experts: ExpertMemoryPlan;
+  /** Why experts that are streamed have no tier in main memory, or a smaller one than was asked for. */
+  readonly tierBecause?: string | undefined;
+  /** Where weights are read while the model computes. */
+  readonly fetch: FetchBuffers | undefined;
 }
 
 export interface Situation {
@@ -96,6 +104,10 @@ function memoryOf(
   };
 }
 
+function fetchFor({ room, request }: Situation): FetchBuffers {
+  return fetchBuffers(request, room.memory);
+}
+
 /**
  * The routed experts pinned in main memory, with copies of hot ones in what is left of GPU memory unless that is the same
  * memory or `copies` forbids it.
@@ -103,10 +115,10 @@ function memoryOf(
  * @returns a clause that says why it cannot be, instead of a placement.
  * @throws PlanError when not even the session has room.
  */
-export function placeMapped(
-  situation: Situation,
-  copies: 'allowed' | 'forbidden',
-): Placed | string {
+export function placeMapped(asked: Situation, copies: 'allowed' | 'forbidden'): Placed | string {
+  const fetch = asked.request.paging === undefined ? undefined : fetchFor(asked);
+  const fetchBytes = fetch?.bytes ?? 0;
+  const situation = { ...asked, room: beside(asked.room, fetchBytes) };
   const { model, parts, room, request, sessions } = situation;
   if (failuresOf(request, 'pin') > 0) {
     return 'they could not be pinned in main memory';
@@ -122,12 +134,13 @@ export function placeMapped(
   }
   const nonRouted = planNonRouted(model, parts, room.budget - sessions.leastBytes, request);
   const pinnedBytes = parts.routed + nonRouted.pinnedBytes;
+  const taken = fetchBytes + pinnedCost(room, pinnedBytes, pinCopies);
   const left = (chunk: number): number =>
     room.budget - nonRouted.deviceBytes - sessions.bytes(chunk).total;
   const hostLeft = (chunk: number): number =>
-    hostRoom(room, nonRouted.deviceBytes + sessions.bytes(chunk).total) - pinnedBytes;
+    hostRoom(room, nonRouted.deviceBytes + sessions.bytes(chunk).total) - taken;
   if (hostLeft(sessions.smallestChunk) < 0) {
-    const free = hostRoom(room, nonRouted.deviceBytes + sessions.leastBytes);
+    const free = hostRoom(room, nonRouted.deviceBytes + sessions.leastBytes) - fetchBytes;
     return `main memory cannot hold them pinned either (${gib(pinnedBytes)} of ${gib(Math.max(0, free))} free)`;
   }
   const isApart = room.gpu.kind === 'discrete';
@@ -151,26 +164,8 @@ export function placeMapped(
     pinnedBytes,
     pinCopies,
     experts: memoryOf(best.sizes, situation, 0),
+    fetch,
   };
-}
-
-/** Pinned main memory for experts that find no slot: half of it at most, and no more than there are experts. */
-function hostTierBytes(
-  { parts, room, request }: Situation,
-  nonRouted: NonRouted,
-  slots: number,
-): number {
-  const { hostTier = true, hostGib } = request.experts ?? {};
-  if (room.gpu.kind === 'integrated' || !hostTier || failuresOf(request, 'hostTier') > 0) {
-    return 0;
-  }
-  const bound = Math.min(
-    room.memory / 2,
-    hostGib === undefined ? Infinity : hostGib * gibibyte,
-    room.memory - nonRouted.pinnedBytes,
-  );
-  const experts = Math.min(Math.floor(bound / parts.slot), parts.expertCount - slots);
-  return Math.max(0, experts) * parts.slot;
 }
 
 /**
@@ -178,38 +173,47 @@ function hostTierBytes(
  *
  * @throws PlanError when not even one token's experts have room beside the session, and for a cache that is too small.
  */
-export function placeStreamed(situation: Situation): Placed {
+export function placeStreamed(asked: Situation): Placed {
+  const fetch = fetchFor(asked);
+  const situation = { ...asked, room: beside(asked.room, fetch.bytes) };
   const { model, parts, room, request, sessions } = situation;
   const transit = parts.used * parts.slot;
   const least = sessions.leastBytes + transit;
   if (room.budget < least) {
     refuseSession(situation, transit);
   }
-  const { outsideGib = Infinity } = request.experts ?? {};
   const nonRouted = planNonRouted(
     model,
     parts,
-    Math.min(room.budget - least, outsideGib * gibibyte),
+    room.budget - least,
     request,
+    request.experts?.outsideGib,
   );
-  const memory = hostRoom(room, nonRouted.deviceBytes + least);
-  if (nonRouted.pinnedBytes > memory) {
+  const memory = hostRoom(room, nonRouted.deviceBytes + least) - fetch.bytes;
+  const pinCopies = nonRouted.pinnedBytes > 0 && failuresOf(request, 'map') > 0;
+  const pinned = pinnedCost(room, nonRouted.pinnedBytes, pinCopies);
+  if (pinned > memory) {
     throw refusal(
       `${deviceText(room.gpu)}: ${gib(nonRouted.pinnedBytes)} of the weights outside the experts fit neither into GPU memory ` +
-        `(${gib(room.budget)} can be used, ${gib(least)} of it for the session and one token's experts) nor, pinned, ` +
+        `(${gib(room.budget)} can be used, ${gib(least)} of it for the session and one token's experts` +
+        `${nonRouted.limitedBy === undefined ? '' : `, and ${nonRouted.limitedBy} bounds the rest`}) nor, pinned, ` +
         `into main memory (${gib(Math.max(0, memory))} free); try a smaller --ctx, a larger --gpu-vram or --weight-paging`,
     );
   }
   const best = withBestChunk(situation, (chunk, atMost) => {
     const session = sessions.bytes(chunk).total;
     const taken = nonRouted.deviceBytes + session;
+    // Where memory is shared, slots must leave room for what is pinned as well.
+    const shared =
+      room.gpu.kind === 'integrated' ? hostRoom(room, taken) - pinned - fetch.bytes : Infinity;
     return planExpertCache(
       parts,
       {
-        most: room.budget - taken,
-        withinReserve: room.withinReserve - taken,
+        most: Math.min(room.budget - taken, shared),
+        withinReserve: Math.min(room.withinReserve - taken, shared),
         reserve: room.reserve,
         total: room.gpu.totalBytes,
+        machine: { name: deviceText(room.gpu), bytes: room.gpu.totalBytes },
         outside: nonRouted.deviceBytes,
         session,
       },
@@ -220,13 +224,19 @@ export function placeStreamed(situation: Situation): Placed {
   if (best === undefined) {
     throw new Error('the smallest session fits and does not fit');
   }
+  const tier = planHostTier(parts, room, request, pinned + fetch.bytes, best.sizes.slots);
   return {
     place: 'streamExperts',
     chunk: best.chunk,
-    nonRouted: { ...nonRouted, reasons: [...nonRouted.reasons, ...best.sizes.reasons] },
+    nonRouted: {
+      ...nonRouted,
+      reasons: [...nonRouted.reasons, ...best.sizes.reasons, ...tier.reasons],
+    },
     pinnedBytes: nonRouted.pinnedBytes,
     pinCopies: nonRouted.pinnedBytes > 0 && failuresOf(request, 'map') > 0,
-    experts: memoryOf(best.sizes, situation, hostTierBytes(situation, nonRouted, best.sizes.slots)),
+    experts: memoryOf(best.sizes, situation, tier.bytes),
+    tierBecause: tier.because,
+    fetch,
   };
 }
 
@@ -235,7 +245,7 @@ function pluralExperts(count: number): string {
 }
 
 /** What the cache of a placement is and why it has this size. */
-export function cacheReasons({ place, experts }: Placed): PlanReason[] {
+export function cacheReasons({ place, experts, tierBecause }: Placed): PlanReason[] {
   const { slots, slotBytes, transitBytes, hostBytes, expertBytes, boundBy } = experts;
   const reasons: PlanReason[] = [];
   if (place === 'streamExperts' || slots > 0) {
@@ -252,9 +262,10 @@ export function cacheReasons({ place, experts }: Placed): PlanReason[] {
     reasons.push({
       kind: 'note',
       text:
-        hostBytes > 0
+        (hostBytes > 0
           ? `experts in main memory: ${pluralExperts(hostBytes / expertBytes)} (${gib(hostBytes)}), pinned, read over the bus`
-          : 'experts in main memory: none',
+          : 'experts in main memory: none') +
+        (tierBecause === undefined ? '' : `, because ${tierBecause}`),
     });
   }
   return reasons;

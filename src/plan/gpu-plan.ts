@@ -1,10 +1,11 @@
 import type { ModelDescription } from '../model/index.js';
 import { deviceText, margin, refusal, roomOf, spareWhenAutomatic } from './budget.js';
-import type { Room } from './budget.js';
-import { failureReasons } from './failures.js';
+import type { Ring, Room } from './budget.js';
+import { failureReasons, failuresOf } from './failures.js';
+import { fetchReasons } from './fetch-buffers.js';
 import { cacheReasons, placeMapped, placeStreamed } from './gpu-experts.js';
 import type { Placed, Situation } from './gpu-experts.js';
-import { lockOf } from './lock.js';
+import { pinnedLockOf } from './lock.js';
 import { partsOf, sliceOf } from './model-parts.js';
 import type { ModelParts } from './model-parts.js';
 import { checkpointCount, contextAdvice, deviceBytesOf, gib, PlanError } from './plan.js';
@@ -18,12 +19,16 @@ import type {
   UploadPath,
   WeightSource,
 } from './plan.js';
+import { ramDiskReasons } from './ram-disk.js';
+import { readingReasons } from './reading.js';
 import { Sessions } from './sessions.js';
 import { wishOf } from './wish.js';
 import type { Wish } from './wish.js';
 
 /** Weights are streamed through the page cache when main memory has room for all of them and this much more. */
 const spareForPageCache = 8 * 2 ** 30;
+/** As native/runtime/upload.cpp has it. */
+const windowBytes = 32 * 2 ** 20;
 
 function deviceReasons({ gpu, budget }: Room, { gpu: request = {} }: PlanRequest): PlanReason[] {
   const { treatAs, resident } = request;
@@ -48,28 +53,50 @@ function deviceReasons({ gpu, budget }: Room, { gpu: request = {} }: PlanRequest
   return reasons;
 }
 
+/** Why weights are copied from the mapping, if they are. */
+function mappingBecause(
+  kind: GpuFacts['kind'],
+  place: GpuWeightsPlan['place'],
+  request: PlanRequest,
+): string | undefined {
+  if (failuresOf(request, 'ring') > 0) {
+    return 'those could not be had';
+  }
+  const isRead = request.source === 'read' || request.source === 'direct';
+  if (kind === 'discrete' || place === 'streamExperts' || isRead) {
+    return undefined;
+  }
+  return request.source === 'mmap'
+    ? 'the mapping of the file was asked for'
+    : request.lock === true
+      ? '--mlock keeps the mapping of the file'
+      : request.gpu?.checkUpload === true
+        ? '--check-tensors compares with it'
+        : undefined;
+}
+
 /** How weights get from the file into GPU memory, with the grounds when it is not the usual way. */
 function uploadPath(
   { kind }: GpuFacts,
   place: GpuWeightsPlan['place'],
   request: PlanRequest,
 ): { path: UploadPath; reasons: PlanReason[] } {
-  if (request.source === 'direct') {
-    return { path: 'direct', reasons: [] };
-  }
-  const because =
-    request.source === 'mmap'
-      ? 'the mapping of the file was asked for'
-      : request.lock === true
-        ? '--mlock keeps the mapping of the file'
-        : request.gpu?.checkUpload === true
-          ? '--check-tensors compares with it'
-          : undefined;
-  if (kind === 'discrete' || place === 'streamExperts' || because === undefined) {
-    return { path: 'staged', reasons: [] };
+  const because = mappingBecause(kind, place, request);
+  if (because === undefined) {
+    return { path: request.source === 'direct' ? 'direct' : 'staged', reasons: [] };
   }
   const text = `upload: from the mapping of the file instead of through pinned buffers, because ${because}`;
   return { path: 'mapping', reasons: [{ kind: 'note', text }] };
+}
+
+/** One ordinary buffer, at most of the size at which the library cuts what it copies from a mapping. */
+function mappingUpload({ slotBytes }: Ring): GpuPlan['upload'] {
+  return { path: 'mapping', slots: 1, slotBytes: Math.min(slotBytes, windowBytes) };
+}
+
+/** Main memory that is left for the system's page cache. */
+function cacheBytes({ experts, pinnedBytes }: Placed, { memory }: Room): number {
+  return Math.max(0, memory - experts.hostBytes - pinnedBytes);
 }
 
 function sourceOf(
@@ -77,6 +104,9 @@ function sourceOf(
   path: UploadPath,
   { room, parts, request }: Situation,
 ): WeightSource {
+  if (failuresOf(request, 'ring') > 0) {
+    return 'mmap';
+  }
   if (request.source !== undefined) {
     return request.source;
   }
@@ -89,8 +119,10 @@ function sourceOf(
   if (request.experts?.bufferedBy !== undefined) {
     return 'read';
   }
-  const cached = room.memory - placed.experts.hostBytes - placed.pinnedBytes;
-  return cached > parts.total + spareForPageCache ? 'read' : 'direct';
+  // A RAM disk has no page cache to read past.
+  return room.isFileInRamDisk || cacheBytes(placed, room) > parts.total + spareForPageCache
+    ? 'read'
+    : 'direct';
 }
 
 function mappedReason(
@@ -201,6 +233,7 @@ export function planGpu(
       ...(wish.kind === 'forbidden' ? wish.reasons : []),
       ...experts.reasons,
       ...placed.nonRouted.reasons,
+      ...(placed.fetch === undefined ? [] : fetchReasons(placed.fetch, request)),
     );
   } else {
     const how = wish.kind === 'asked' ? `${wish.by} asks for it` : 'they fit';
@@ -215,7 +248,9 @@ export function planGpu(
   const chunk = placed?.chunk ?? residentChunk ?? sessions.smallestChunk;
   const session = sessions.bytes(chunk);
   const { path, reasons: uploadReasons } = uploadPath(gpu, placed?.place ?? 'device', request);
-  const lock = lockOf(request, facts, placed?.place === 'mappedExperts' ? placed.pinnedBytes : 0);
+  const source = sourceOf(placed, path, situation);
+  const dropReadPages = dropsPages(situation, placed, facts);
+  const lock = pinnedLockOf(request, placed?.pinnedBytes ?? 0);
   return {
     backend: gpu.backend,
     device: {
@@ -227,12 +262,16 @@ export function planGpu(
     },
     weights: {
       ...weightsOf(parts, placed),
-      source: sourceOf(placed, path, situation),
+      source,
       lock: lock.lock,
-      dropReadPages: dropsPages(situation, placed, facts),
+      ...(facts.isFileInRamDisk === true ? { isFileInRamDisk: true as const } : {}),
+      dropReadPages,
       ...(request.readThreads === undefined ? {} : { readThreads: request.readThreads }),
+      ...(placed?.fetch === undefined
+        ? {}
+        : { readThreads: placed.fetch.readers, fetchBytes: placed.fetch.bytes }),
     },
-    upload: { path, ...room.ring },
+    upload: path === 'mapping' ? mappingUpload(room.ring) : { path, ...room.ring },
     kv: { place: 'device', bytes: session.kv, bytesPerPosition: sessions.perPosition(chunk) },
     bufferBytes: session.buffers,
     context: sessions.context,
@@ -242,8 +281,16 @@ export function planGpu(
       ...failureReasons(request),
       ...deviceReasons(room, request),
       ...room.reasons,
+      ...ramDiskReasons(facts),
       ...weightReasons,
       ...uploadReasons,
+      ...readingReasons(request, {
+        streams: placed?.place === 'streamExperts' && !room.isFileInRamDisk,
+        source,
+        dropReadPages,
+        fileBytes: parts.total,
+        cacheBytes: placed === undefined ? room.memory : cacheBytes(placed, room),
+      }),
       ...lock.reasons,
       ...sessions.reasons(chunk),
     ],
@@ -275,11 +322,11 @@ function weightsOf(
 function dropsPages(
   { room, parts, request }: Situation,
   placed: Placed | undefined,
-  { memoryAvailable }: MachineFacts,
+  { memoryAvailable, isFileInRamDisk = false }: MachineFacts,
 ): boolean {
   const copied =
     room.gpu.kind === 'integrated' ? (placed?.nonRouted.deviceBytes ?? parts.total) : 0;
-  return request.keepPages !== true && memoryAvailable - copied < parts.total;
+  return !isFileInRamDisk && request.keepPages !== true && memoryAvailable - copied < parts.total;
 }
 
 /**

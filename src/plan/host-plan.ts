@@ -2,7 +2,8 @@ import type { ModelDescription } from '../model/index.js';
 import { planExpertCache, policyFor } from './expert-memory.js';
 import type { ExpertSizes } from './expert-memory.js';
 import { failureReasons } from './failures.js';
-import { sessionBytes } from './kv-cache.js';
+import { fetchBuffers, fetchReasons } from './fetch-buffers.js';
+import { hostSessionBytes } from './host-session.js';
 import { lockOf } from './lock.js';
 import { partsOf, sliceOf } from './model-parts.js';
 import type { ModelParts } from './model-parts.js';
@@ -16,7 +17,10 @@ import {
   trainingReasons,
 } from './plan.js';
 import type { HostPlan, MachineFacts, PlanReason, PlanRequest, WeightSource } from './plan.js';
+import { ramDiskReasons } from './ram-disk.js';
 
+/** Threads that compute when nobody says how many there are. */
+const usualThreads = 16;
 /** Tokens of one prefill step on the CPU: enough to read each weight seldom, small enough that Ctrl+C is prompt. */
 const usualPrefillChunk = 512;
 
@@ -29,7 +33,7 @@ const readBy: Readonly<Record<WeightSource, string>> = {
 /** The weights as they are used, once their place is known. */
 function weightReasons(
   parts: ModelParts,
-  { memoryAvailable }: MachineFacts,
+  { memoryAvailable, isFileInRamDisk = false }: MachineFacts,
   source: WeightSource,
   cache: ExpertSizes | undefined,
 ): PlanReason[] {
@@ -58,7 +62,7 @@ function weightReasons(
       },
       ...cache.reasons,
     );
-  } else if (source === 'mmap' && bytes > memoryAvailable) {
+  } else if (source === 'mmap' && !isFileInRamDisk && bytes > memoryAvailable) {
     reasons.push({
       kind: 'warning',
       text:
@@ -69,26 +73,19 @@ function weightReasons(
   return reasons;
 }
 
-/** What GPU options mean for the processor: nothing, and then it is said. */
-function withoutEffect({ paging }: PlanRequest): PlanReason[] {
-  return paging === undefined
-    ? []
-    : [
-        {
-          kind: 'warning',
-          text: '--weight-paging has no effect with the cpu backend: the system pages the mapping of the file',
-        },
-      ];
-}
+/** What is said wherever the processor is to compute and `--weight-paging` was given. */
+export const pagingNeedsGpu =
+  '--weight-paging lets weights take turns in GPU memory, which the cpu backend has not; ' +
+  'the backends that have it are cuda, rocm and sim';
 
 function refuseContext(
   context: number,
-  kv: number,
+  bytes: number,
   free: number,
   fits: (positions: number) => boolean,
 ): never {
   throw new PlanError(
-    `a context of ${context} needs ${gib(kv)} for its KV cache, ${gib(Math.max(0, free))} are free; ` +
+    `a context of ${context} needs ${gib(bytes)} for its KV cache and buffers, ${gib(Math.max(0, free))} are free; ` +
       contextAdvice(largestContext(fits, context)),
   );
 }
@@ -106,6 +103,9 @@ export function planHost(
   request: PlanRequest,
   loaded: HostPlan | undefined,
 ): HostPlan {
+  if (request.paging !== undefined) {
+    throw new PlanError(pagingNeedsGpu);
+  }
   const { shape } = model;
   const slice = sliceOf(model, request);
   const parts = partsOf(model, slice);
@@ -114,7 +114,18 @@ export function planHost(
   const context = contextOf(request, shape.trainedContext);
   const chunk = request.prefillChunk ?? usualPrefillChunk;
   const prefillChunk = chunk === 'whole' ? context : Math.min(chunk, context);
-  const session = sessionBytes(shape, slice, context, prefillChunk);
+  const sessionOf = (positions: number): ReturnType<typeof hostSessionBytes> =>
+    hostSessionBytes(
+      shape,
+      {
+        layers: slice,
+        context: positions,
+        prefillChunk: Math.min(prefillChunk, positions),
+        checkpoints: checkpointCount,
+      },
+      facts.threads ?? usualThreads,
+    );
+  const session = sessionOf(context);
 
   const staying = streams ? parts.nonRouted : parts.total;
   const read = source !== 'mmap' && loaded === undefined ? staying : 0;
@@ -124,18 +135,20 @@ export function planHost(
         `leave out ${readBy[source]} to use them from the file`,
     );
   }
-  const transit = streams && loaded === undefined ? parts.used * parts.slot : 0;
+  const fetch =
+    streams && loaded === undefined
+      ? fetchBuffers(request, facts.memoryAvailable - read)
+      : undefined;
+  const transit = fetch === undefined ? 0 : parts.used * parts.slot + fetch.bytes;
   const free = facts.memoryAvailable - read - transit;
-  if (session.kv > free) {
-    refuseContext(context, session.kv, free, (positions) => {
-      const step = Math.min(prefillChunk, positions);
-      return sessionBytes(shape, slice, positions, step).kv <= free;
-    });
+  if (session.total > free) {
+    refuseContext(context, session.total, free, (positions) => sessionOf(positions).total <= free);
   }
 
   const common = {
     backend: 'cpu' as const,
     kv: { place: 'host' as const, bytes: session.kv, bytesPerPosition: session.perPosition },
+    bufferBytes: session.buffers,
     context,
     prefillChunk,
     checkpoints: checkpointCount,
@@ -143,7 +156,9 @@ export function planHost(
   const sessionReasons: PlanReason[] = [
     {
       kind: 'note',
-      text: `KV cache: ${gib(session.kv)} at ${context} positions, taken from memory as it fills`,
+      text:
+        `KV cache: ${gib(session.kv)} at ${context} positions, taken from memory as it fills, ` +
+        `and at most ${gib(session.buffers)} of buffers`,
     },
     ...trainingReasons(context, shape.trainedContext),
   ];
@@ -151,7 +166,8 @@ export function planHost(
     return { ...common, weights: loaded.weights, reasons: sessionReasons };
   }
 
-  const left = facts.memoryAvailable - read - session.kv;
+  const outside = read + session.total + (fetch?.bytes ?? 0);
+  const left = facts.memoryAvailable - outside;
   const cache = streams
     ? planExpertCache(
         parts,
@@ -160,21 +176,28 @@ export function planHost(
           withinReserve: left,
           reserve: 0,
           total: facts.memoryAvailable,
-          outside: read + session.kv,
-          session: session.kv,
+          machine:
+            facts.memoryTotal === undefined
+              ? undefined
+              : { name: 'main memory', bytes: facts.memoryTotal },
+          outside,
+          session: session.total,
         },
         request,
         Infinity,
       )
     : undefined;
-  const lock = lockOf(request, facts, staying);
+  const isThere = source === 'mmap' && facts.isFileInRamDisk === true;
+  const lock = lockOf(request, facts, staying, isThere ? 0 : staying);
   return {
     ...common,
     weights: {
       place: cache === undefined ? 'host' : 'streamExperts',
       source,
       lock: lock.lock,
+      ...(facts.isFileInRamDisk === true ? { isFileInRamDisk: true as const } : {}),
       ...(request.readThreads === undefined ? {} : { readThreads: request.readThreads }),
+      ...(fetch === undefined ? {} : { readThreads: fetch.readers, fetchBytes: fetch.bytes }),
       bytes: parts.total,
       routedBytes: parts.routed,
       ...(cache === undefined
@@ -193,8 +216,9 @@ export function planHost(
     },
     reasons: [
       ...failureReasons(request),
-      ...withoutEffect(request),
+      ...ramDiskReasons(facts),
       ...weightReasons(parts, facts, source, cache),
+      ...(fetch === undefined ? [] : fetchReasons(fetch, request)),
       ...lock.reasons,
       ...sessionReasons,
     ],

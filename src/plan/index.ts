@@ -4,6 +4,7 @@ export type { TokenCost } from './cost.js';
 export { deviceSessionBytes } from './device-session.js';
 export type { DeviceSessionBytes } from './device-session.js';
 export { failureText, isSameLoad, stepOf } from './failures.js';
+export { pagingNeedsGpu } from './host-plan.js';
 export { sessionBytes } from './kv-cache.js';
 export type { SessionBytes } from './kv-cache.js';
 export { planLoad, planSession } from './load-plan.js';
@@ -12,7 +13,7 @@ export { sharedPlan } from './shared-plan.js';
 export type { TensorPart } from './model-parts.js';
 export { placesOf } from './places.js';
 export type { Place, PlacedTensors } from './places.js';
-export { deviceBytesOf, hostBytesOf, PlanError } from './plan.js';
+export { deviceBytesOf, hostBytesOf, OversizeError, PlanError } from './plan.js';
 export type {
   ExpertCacheRequest,
   ExpertMemoryPlan,

@@ -1,7 +1,8 @@
 import type { ModelDescription, ModelTensor } from '../model/index.js';
+import { halvingsOf } from './failures.js';
 import { belongsTo, partOf } from './model-parts.js';
 import type { ModelParts } from './model-parts.js';
-import { gib, PlanError } from './plan.js';
+import { gib, gibibyte, PlanError } from './plan.js';
 import type { PlanReason, PlanRequest } from './plan.js';
 
 /** Where the weights are that are not routed experts. */
@@ -11,7 +12,42 @@ export interface NonRouted {
   readonly pinnedBytes: number;
   readonly limit?: number;
   readonly pageSlots?: number;
+  /** The variable, with its value, that leaves them less GPU memory than there is. */
+  readonly limitedBy?: string;
   readonly reasons: readonly PlanReason[];
+}
+
+/** GPU memory for these weights: how much, and in words why no more. */
+interface Share {
+  readonly bytes: number;
+  readonly text: string;
+  readonly limitedBy: string | undefined;
+}
+
+function shareOf(left: number, limitGib: number | undefined): Share {
+  const isLimited = limitGib !== undefined && limitGib * gibibyte < left;
+  const bytes = isLimited ? limitGib * gibibyte : left;
+  const limitedBy = isLimited ? `DS4_ROCM_STREAM_MODEL_CACHE_GB=${limitGib}` : undefined;
+  const amount = gib(Math.max(0, bytes));
+  return {
+    bytes,
+    limitedBy,
+    text: isLimited
+      ? `${limitedBy ?? ''} allows ${amount}`
+      : `${amount} of GPU memory are left beside the session`,
+  };
+}
+
+/** A limit that was named is said, also when it changes nothing. */
+function limitReasons(limitGib: number | undefined): PlanReason[] {
+  return limitGib === undefined
+    ? []
+    : [
+        {
+          kind: 'note',
+          text: `weights outside the experts: at most ${gib(limitGib * gibibyte)} of GPU memory, because DS4_ROCM_STREAM_MODEL_CACHE_GB is set`,
+        },
+      ];
 }
 
 const usualPageSlots = 8;
@@ -37,7 +73,12 @@ export function withinLimit(
  *
  * @throws PlanError when `bytes` of GPU memory are not enough for it.
  */
-function planPages(parts: ModelParts, bytes: number, named: number | undefined): NonRouted {
+function planPages(
+  parts: ModelParts,
+  { bytes, text, limitedBy }: Share,
+  request: PlanRequest,
+): NonRouted {
+  const named = request.paging?.slots;
   if (named === 0) {
     throw new PlanError('--weight-paging-slots 0 leaves no place for any weights; name at least 1');
   }
@@ -45,11 +86,13 @@ function planPages(parts: ModelParts, bytes: number, named: number | undefined):
   const layers = parts.layers.length;
   const fitting = Math.floor((bytes - staying) / parts.page);
   const wanted = Math.min(named ?? usualPageSlots, layers);
-  const pageSlots = Math.min(wanted, fitting);
+  const halvings = halvingsOf(request, 'pages');
+  const most = Math.min(wanted, fitting);
+  const pageSlots = halvings === 0 ? most : Math.min(most, Math.max(1, most >> halvings));
   if (pageSlots < 1) {
     throw new PlanError(
       `--weight-paging needs ${gib(staying + parts.page)} of GPU memory for the weights outside the layers (${gib(staying)}) ` +
-        `and one slot (${gib(parts.page)}), ${gib(Math.max(0, bytes))} are left beside the session; ` +
+        `and one slot (${gib(parts.page)}), and ${text}; ` +
         'try a smaller --ctx or a larger --gpu-vram',
     );
   }
@@ -65,7 +108,9 @@ function planPages(parts: ModelParts, bytes: number, named: number | undefined):
     const why =
       pageSlots === layers
         ? `the model has ${layers} layers`
-        : `${gib(bytes - staying)} of GPU memory are left`;
+        : halvings > 0
+          ? 'memory for more could not be had'
+          : `${limitedBy === undefined ? '' : `${text}, and `}${gib(bytes - staying)} of GPU memory are left`;
     reasons.push({
       kind: 'warning',
       text: `--weight-paging-slots ${named}: ${why}, so ${pageSlots} are made`,
@@ -75,25 +120,35 @@ function planPages(parts: ModelParts, bytes: number, named: number | undefined):
 }
 
 /**
- * Places the weights that are not routed experts into `bytes` of GPU memory. What does not fit is pinned in main memory.
+ * Places the weights that are not routed experts into `left` bytes of GPU memory, or into `limitGib` if that is less. What
+ * does not fit is pinned in main memory.
  *
  * @throws PlanError when paging was asked for and cannot be.
  */
 export function planNonRouted(
   model: ModelDescription,
   parts: ModelParts,
-  bytes: number,
-  { paging, gpu }: PlanRequest,
+  left: number,
+  request: PlanRequest,
+  limitGib?: number,
 ): NonRouted {
+  const { paging, gpu } = request;
+  const halvings = halvingsOf(request, 'weights');
+  // A device that has just failed to take them is asked for less.
+  const tried = halvings === 0 ? left : Math.min(left, parts.nonRouted) / 2 ** halvings;
+  const share = shareOf(paging === undefined ? tried : left, limitGib);
+  const { bytes, text, limitedBy } = share;
+  const reasons = limitReasons(limitGib);
   if (paging !== undefined) {
-    return planPages(parts, bytes, paging.slots);
+    const pages = planPages(parts, share, request);
+    return { ...pages, reasons: [...reasons, ...pages.reasons] };
   }
   if (parts.nonRouted <= bytes) {
-    return { deviceBytes: parts.nonRouted, pinnedBytes: 0, reasons: [] };
+    return { deviceBytes: parts.nonRouted, pinnedBytes: 0, reasons };
   }
   if (gpu?.pinForbiddenBy !== undefined) {
     throw new PlanError(
-      `the weights outside the experts (${gib(parts.nonRouted)}) do not fit into the ${gib(bytes)} of GPU memory that are left for them, ` +
+      `the weights outside the experts (${gib(parts.nonRouted)}) do not all go into GPU memory, because ${text}, ` +
         `and ${gpu.pinForbiddenBy} forbids to pin the rest in main memory`,
     );
   }
@@ -109,11 +164,16 @@ export function planNonRouted(
     deviceBytes,
     pinnedBytes,
     limit,
+    ...(limitedBy === undefined ? {} : { limitedBy }),
     reasons: [
+      ...reasons,
       {
         kind: 'warning',
         text:
-          `${gib(pinnedBytes)} of the ${gib(parts.nonRouted)} of weights outside the experts do not fit into GPU memory: ` +
+          `${gib(pinnedBytes)} of the ${gib(parts.nonRouted)} of weights outside the experts do not ` +
+          (limitedBy === undefined
+            ? 'fit into GPU memory: '
+            : `go into GPU memory, because ${text}: `) +
           'they stay in main memory and each token reads them over the bus, which is slow',
       },
     ],

@@ -1,4 +1,5 @@
 import { Ds4Error, ExitCode } from '../error/index.js';
+import { pinnedBytesOf } from './ram-disk.js';
 
 /** Bytes per second between the places of a machine. */
 export interface Rates {
@@ -15,10 +16,18 @@ export interface Rates {
 export type PlanStep =
   /** The copy of the whole model into GPU memory. */
   | 'copy'
+  /** The copy of the weights outside the experts, when only those are to be in GPU memory. */
+  | 'weights'
+  /** The pinned buffers through which weights are copied. */
+  | 'ring'
   /** Pinning the mapping of the file. */
   | 'map'
-  /** Reading the experts into pinned memory. */
+  /** Reading weights into pinned memory. */
   | 'pin'
+  /** The pinned buffers of those who read missing weights. */
+  | 'readers'
+  /** The slots of paged weights. */
+  | 'pages'
   /** The pinned tier of an expert cache. */
   | 'hostTier'
   /** The slots of an expert cache. */
@@ -47,6 +56,12 @@ export interface GpuFacts {
 export interface MachineFacts {
   /** Bytes a process may still take without swapping (the smaller of the system's and the control group's figure). */
   readonly memoryAvailable: number;
+  /** The model file is in main memory, where it is not among what is available: mapping it takes none of that. */
+  readonly isFileInRamDisk?: boolean | undefined;
+  /** All main memory that a process could have here if nobody else took any; unknown: nothing is too much for it. */
+  readonly memoryTotal?: number | undefined;
+  /** Threads with which the processor computes; 16 if nobody knows. */
+  readonly threads?: number | undefined;
   /** Bytes that may be locked, where the system limits that. GPU drivers pin memory without regard to it. */
   readonly lockableBytes?: number | undefined;
   /** The device of a GPU backend; without it the plan is for the CPU. */
@@ -72,8 +87,9 @@ export interface GpuRequest {
   readonly budgetsGib?: readonly number[] | undefined;
   /** Kind that the device is taken for, whatever it says, and who says so. */
   readonly treatAs?: { readonly kind: GpuFacts['kind']; readonly by: string } | undefined;
-  /** Size of one buffer of the upload ring in MiB. */
+  /** Size of one buffer of the upload ring in MiB, and the option or variable that says it. */
   readonly copyChunkMib?: number | undefined;
+  readonly copyChunkBy?: string | undefined;
   /** The environment variable that forbids pinned memory for weights that neither GPU memory nor a mapping can hold. */
   readonly pinForbiddenBy?: string | undefined;
   /** Read a sample of what was uploaded back and compare it with the file. */
@@ -169,8 +185,13 @@ interface WeightsPlan {
   readonly routedBytes: number;
   readonly source: WeightSource;
   readonly lock: boolean;
+  /** Readers of weights that are fetched while the model computes; absent where none are and nobody named a number. */
   readonly readThreads?: number;
+  /** Main memory for what they read. */
+  readonly fetchBytes?: number;
   readonly experts?: ExpertMemoryPlan;
+  /** Present when the mapping of the file takes no main memory. */
+  readonly isFileInRamDisk?: true;
 }
 
 export interface HostPlan extends SessionPlan {
@@ -182,6 +203,8 @@ export interface HostPlan extends SessionPlan {
     readonly bytes: number;
     readonly bytesPerPosition: number;
   };
+  /** Activations, checkpoints and intermediates, in main memory. */
+  readonly bufferBytes: number;
 }
 
 export interface GpuWeightsPlan extends WeightsPlan {
@@ -204,7 +227,10 @@ export interface GpuWeightsPlan extends WeightsPlan {
   readonly dropReadPages: boolean;
 }
 
-/** How weights get into GPU memory: read into pinned buffers, the same past the page cache, or from the mapping. */
+/**
+ * How weights get into GPU memory: read into pinned buffers, the same past the page cache, or from the mapping through one
+ * ordinary buffer.
+ */
 export type UploadPath = 'staged' | 'direct' | 'mapping';
 
 export interface GpuPlan extends SessionPlan {
@@ -258,6 +284,9 @@ export class PlanError extends Ds4Error {
   readonly exitCode = ExitCode.runtime;
 }
 
+/** A size was named that this machine, or this model, can never have. Another backend would only hide the slip. */
+export class OversizeError extends PlanError {}
+
 export const gibibyte = 2 ** 30;
 
 /** In GiB, or in MiB where that would be a fraction. */
@@ -273,21 +302,24 @@ export function deviceBytesOf({ weights, kv, bufferBytes }: GpuPlan): number {
   return weights.deviceBytes + slotBytes + transitBytes + kv.bytes + bufferBytes;
 }
 
-/** Main memory that a plan pins or takes; the file's mapping that nobody pins is not among it. */
+/** Main memory that a plan pins or takes; not the file's mapping where nobody pins it, or where it is in a RAM disk. */
 export function hostBytesOf(plan: LoadPlan): number {
   const { weights } = plan;
+  const { fetchBytes = 0 } = weights;
   if (plan.backend === 'cpu') {
     const { slotBytes = 0, transitBytes = 0 } = weights.experts ?? {};
     const read = weights.source === 'mmap' ? 0 : weights.bytes;
     return (
       plan.kv.bytes +
+      plan.bufferBytes +
+      fetchBytes +
       slotBytes +
       transitBytes +
       (weights.place === 'host' || read === 0 ? read : read - weights.routedBytes)
     );
   }
   const { slots, slotBytes } = plan.upload;
-  return slots * slotBytes + plan.weights.pinnedBytes + (weights.experts?.hostBytes ?? 0);
+  return slots * slotBytes + fetchBytes + pinnedBytesOf(plan) + (weights.experts?.hostBytes ?? 0);
 }
 
 /** States kept of a session: the ends of the last turns. */

@@ -37,6 +37,7 @@ export function sharedPlan({ parts, reasons }: SplitPlan): LoadPlan {
   const plans = parts.map(({ plan }) => plan);
   const gpus = plans.filter((plan): plan is GpuPlan => plan.backend !== 'cpu');
   const experts = sharedExperts(plans);
+  const fetchBytes = sum(plans, ({ weights }) => weights.fetchBytes ?? 0);
   const places = ['streamExperts', 'mappedExperts', 'device'] as const;
   return {
     ...first,
@@ -57,6 +58,7 @@ export function sharedPlan({ parts, reasons }: SplitPlan): LoadPlan {
       pinnedBytes: gpus.reduce((bytes, { weights }) => bytes + weights.pinnedBytes, 0),
       pinCopies: gpus.some(({ weights }) => weights.pinCopies),
       ...(experts === undefined ? {} : { experts }),
+      ...(fetchBytes === 0 ? {} : { fetchBytes }),
     },
     kv: {
       place: 'device',

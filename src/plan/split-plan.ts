@@ -14,6 +14,7 @@ import type {
   PlanRequest,
   SplitPlan,
 } from './plan.js';
+import { pinnedBytesOf } from './ram-disk.js';
 import { Sessions } from './sessions.js';
 import { leastBytes, shareLayers } from './split-layers.js';
 import type { Shares, Stretch } from './split-layers.js';
@@ -163,7 +164,8 @@ function memoryKept(plan: LoadPlan): number {
     return 0;
   }
   const own = plan.device.kind === 'integrated' ? deviceBytesOf(plan) : 0;
-  return own + plan.weights.pinnedBytes + (plan.weights.experts?.hostBytes ?? 0);
+  const { fetchBytes = 0, experts } = plan.weights;
+  return own + pinnedBytesOf(plan) + fetchBytes + (experts?.hostBytes ?? 0);
 }
 
 /** What main memory has left beside the hidden states. */

@@ -45,6 +45,14 @@ describe('what does not fit', () => {
       /plan: +cannot run as asked: --ssd-streaming-cache-experts 1 is less than the 2 experts/,
     ],
     [
+      '--plan-for vram=24,ram=64 --inspect --ssd-streaming --ssd-streaming-cache-experts 100000',
+      /cannot run as asked: --ssd-streaming-cache-experts 100000 is more than the 48 experts \(5\.06 MiB\)/,
+    ],
+    [
+      '--plan-for vram=24,ram=64 --inspect --ssd-streaming --host-expert-cache 5000',
+      /cannot run as asked: --host-expert-cache 5000 asks for 5000\.00 GiB of main memory, and the machine has 64\.00 GiB/,
+    ],
+    [
       '--plan-for vram=2.55,ram=64 --inspect',
       /cannot run as asked: cuda device 0 .*a context of 1024 needs 91\.50 MiB, 51\.20 MiB of 2\.55 GiB free can be used/,
     ],

@@ -254,10 +254,13 @@ describe('--perplexity-file', () => {
 describe('--expert-trace', () => {
   const layers = 6;
   const used = 2;
+  const hashLayers = 3;
 
   function parse(text: string): { evals: number[]; choices: number[][] } {
     const [header, ...lines] = text.trimEnd().split('\n');
-    expect(header).toBe(`ds4-expert-trace 1 layers=${layers} experts=8 used=${used}`);
+    expect(header).toBe(
+      `ds4-expert-trace 2 layers=${layers} experts=8 used=${used} hash=${hashLayers}`,
+    );
     const evals = lines.flatMap((line) => /^eval ([0-9]+)$/.exec(line)?.[1] ?? []).map(Number);
     const choices = lines
       .filter((line) => !line.startsWith('eval'))

@@ -1,11 +1,11 @@
 // A mapped model file that is cut while it is used: the system answers with a signal, and the program with a sentence.
 import { spawnSync } from 'node:child_process';
-import { copyFileSync, mkdtempSync, rmSync, statSync, truncateSync } from 'node:fs';
+import { copyFileSync, mkdtempSync, rmSync, statSync, truncateSync, utimesSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { Engine, NativeError } from '../../src/engine/index.js';
-import type { EngineSession } from '../../src/engine/index.js';
+import type { EngineOptions, EngineSession } from '../../src/engine/index.js';
 import { openGguf } from '../../src/gguf/index.js';
 import { describeModel } from '../../src/model/index.js';
 import { endlessModel, Program, temporaryFolder } from '../e2e/program.js';
@@ -97,6 +97,61 @@ describe('a mapped file', () => {
 
     expect(await pending).toBeInstanceOf(NativeError);
     expect(await evaluate(healthy)).toBeUndefined();
+  });
+});
+
+describe('a file that is written to between evaluations', () => {
+  const { expertUsed } = describeModel(openGguf(model)).shape;
+  const expertBytes = 2 ** 20;
+  const streamed: Partial<EngineOptions> = {
+    placement: 'streamExperts',
+    weights: {
+      experts: { slotBytes: 4 * expertBytes, transitBytes: expertUsed * expertBytes },
+    },
+  };
+  const concerned: readonly (readonly [
+    string,
+    EngineOptions['backend'],
+    Partial<EngineOptions>,
+  ])[] = [
+    ['whose experts the CPU streams', 'cpu', streamed],
+    ['whose experts a GPU streams', 'sim', streamed],
+    ['that a GPU pages', 'sim', { placement: 'resident', weights: { pageSlots: 2 } }],
+    ['whose experts are pinned', 'sim', { placement: 'mappedExperts' }],
+  ];
+
+  async function evaluatedTwice(
+    backend: EngineOptions['backend'],
+    options: Partial<EngineOptions>,
+  ): Promise<readonly [first: unknown, second: unknown, position: number]> {
+    const path = copyOf('written.gguf');
+    await using engine = new Engine({
+      description: describeModel(openGguf(path)),
+      backend,
+      ...options,
+    });
+    await engine.load();
+    await using session = await engine.openSession({ context: 2048, prefillChunk: 512 });
+    const first = await evaluate(session);
+    utimesSync(path, 1, 1);
+    return [first, await evaluate(session), session.position];
+  }
+
+  test.each(concerned)('%s ends the next one', async (_, backend, options) => {
+    const [first, second, position] = await evaluatedTwice(backend, options);
+
+    expect(first).toBeUndefined();
+    expect(second).toBeInstanceOf(NativeError);
+    expect(String(second)).toMatch(/written\.gguf: it was written to while in use/);
+    expect(position).toBe(512);
+  });
+
+  test('that was copied whole is of no concern any more', async () => {
+    expect(await evaluatedTwice('sim', { placement: 'resident' })).toEqual([
+      undefined,
+      undefined,
+      1024,
+    ]);
   });
 });
 

@@ -60,6 +60,24 @@ describe('on a simulated machine', () => {
     expect(status).toBe(0);
   });
 
+  it.each([
+    ['while the model is copied', '--direct-io'],
+    ['while experts are streamed', '--direct-io --ssd-streaming --ssd-streaming-cache-experts 6'],
+  ])(
+    'a file system without reads past the page cache is one warning %s, and the answer is right',
+    async (_, options) => {
+      const { stdout, stderr, status } = await ask(
+        `-q --stats --sim vram=24,ram=64,fail=direct:1:0 ${options}`,
+      );
+
+      expect(stdout).toBe('12 + 30 = 42.\n');
+      expect(stderr.match(/the file system refuses reads past the page cache/g)).toHaveLength(1);
+      // Rows of --stats that count nothing are left out.
+      expect(stderr).not.toMatch(/ {2}past the page cache +[0-9]/);
+      expect(status).toBe(0);
+    },
+  );
+
   it('memory that cannot be had for a copy is one warning, and the answer is right', async () => {
     const { stdout, stderr, status } = await ask('-q --sim vram=24,ram=64,fail=allocate:1');
 

@@ -76,6 +76,12 @@ describe.skipIf(!existsSync(library))('an emulated card', () => {
     ]);
   });
 
+  test('a card that is there and cannot be opened is no machine without one', () => {
+    card().failCall('gpuGetDeviceProperties', launchFailure);
+
+    expect(probeBackend('cuda', libraryDirectory).kind).toBe('broken');
+  });
+
   test.each([-1, 0])(
     'without a driver or a card (%i) the reason is the sentence of the library',
     (count) => {

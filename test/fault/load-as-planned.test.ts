@@ -4,7 +4,7 @@ import { afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { loadAsPlanned } from '../../src/cli/load-as-planned.js';
 import { plannedOptions } from '../../src/cli/planned-options.js';
 import { Engine, listDevices, simulate } from '../../src/engine/index.js';
-import type { SimulatedFailure } from '../../src/engine/index.js';
+import type { SimulatedFailure, TelemetrySnapshot } from '../../src/engine/index.js';
 import { openGguf } from '../../src/gguf/index.js';
 import { describeModel } from '../../src/model/index.js';
 import { PlanError, planLoad } from '../../src/plan/index.js';
@@ -27,10 +27,16 @@ async function logitsOf(engine: Engine, { context, prefillChunk }: LoadPlan): Pr
 interface Course {
   readonly plans: readonly LoadPlan[];
   readonly logits: Buffer;
+  /** Since the load that succeeded began. */
+  readonly files: TelemetrySnapshot['files'];
 }
 
 /** Plans, loads and evaluates on a machine whose call fails. */
-async function run(request: PlanRequest, failure?: SimulatedFailure): Promise<Course> {
+async function run(
+  request: PlanRequest,
+  failure?: SimulatedFailure,
+  kind: 'discrete' | 'integrated' = 'discrete',
+): Promise<Course> {
   simulate(machine);
   const [device] = listDevices('sim');
   if (device === undefined) {
@@ -38,7 +44,7 @@ async function run(request: PlanRequest, failure?: SimulatedFailure): Promise<Co
   }
   const facts = {
     memoryAvailable: 2 ** 36,
-    gpu: { ...device, backend: 'sim' as const, kind: 'discrete' as const },
+    gpu: { ...device, backend: 'sim' as const, kind },
   };
   const plans: LoadPlan[] = [];
   simulate(failure === undefined ? machine : { ...machine, failure });
@@ -66,7 +72,7 @@ async function run(request: PlanRequest, failure?: SimulatedFailure): Promise<Co
     },
   });
   try {
-    return { plans, logits: await logitsOf(engine, plan) };
+    return { plans, logits: await logitsOf(engine, plan), files: engine.telemetry().files };
   } finally {
     await engine.close();
   }
@@ -80,6 +86,14 @@ function place({ weights }: LoadPlan): string {
   return 'pinCopies' in weights && weights.pinCopies ? `${weights.place} in copies` : weights.place;
 }
 
+function uploadOf(plan: LoadPlan): string {
+  return plan.backend === 'cpu' ? 'none' : plan.upload.path;
+}
+
+function pinnedOf({ weights }: LoadPlan): number {
+  return 'pinnedBytes' in weights ? weights.pinnedBytes : 0;
+}
+
 let right: Buffer;
 beforeAll(async () => {
   ({ logits: right } = await run({}));
@@ -89,7 +103,7 @@ afterEach(() => {
 });
 
 describe('a copy of the model into GPU memory', () => {
-  test.each(['allocate', 'copy', 'pin', 'send', 'wait'] as const)(
+  test.each(['allocate', 'copy', 'send', 'wait'] as const)(
     'whose %s fails leads to mapped experts with one warning and the same logits',
     async (call) => {
       const { plans, logits } = await run({}, { call, at: 1, count: 1 });
@@ -102,6 +116,36 @@ describe('a copy of the model into GPU memory', () => {
       expect(logits).toEqual(right);
     },
   );
+
+  test.each(['discrete', 'integrated'] as const)(
+    'into a GPU that is %s and has no pinned buffers comes from the mapping, with one warning and the same logits',
+    async (kind) => {
+      const { plans, logits } = await run({}, { call: 'pin', at: 1, count: 0 }, kind);
+
+      expect(plans.map(place)).toEqual(['device', 'device']);
+      expect(plans.map(uploadOf)).toEqual(['staged', 'mapping']);
+      expect(plans.map(warnings)).toEqual([
+        [],
+        [
+          expect.stringMatching(
+            /^the pinned buffers through which weights are copied could not be had: cannot /,
+          ),
+        ],
+      ]);
+      expect(logits).toEqual(right);
+    },
+  );
+
+  test('from the mapping, as --mmap wants it on shared memory, pins nothing and reads little', async () => {
+    const { plans, logits, files } = await run({ source: 'mmap' }, undefined, 'integrated');
+    const staged = await run({}, undefined, 'integrated');
+
+    expect(plans.map(uploadOf)).toEqual(['mapping']);
+    expect(logits).toEqual(right);
+    expect(files).toMatchObject({ reads: 0, readBytes: 0 });
+    expect(files.uploadBytes).toBe(staged.files.uploadBytes);
+    expect(staged.files.readBytes).toBeGreaterThan(2 ** 20);
+  });
 
   test('whose read fails once goes on', async () => {
     const { plans, logits } = await run({}, { call: 'read', at: 9, count: 1 });
@@ -137,7 +181,7 @@ describe('mapped experts', () => {
 
     await expect(all).rejects.toBeInstanceOf(PlanError);
     await expect(all).rejects.toThrow(
-      /^the mapping of the file could not be pinned for the GPU: cannot pin .*; then .*could not be read into pinned memory/,
+      /^the pinned buffers through which weights are copied could not be had: cannot .*; then the expert cache could not be set up: cannot .*; there is no other way$/,
     );
   });
 });
@@ -147,8 +191,11 @@ describe('streamed experts', () => {
     experts: { streaming: true, cache: { kind: 'experts', count: 16 } },
   };
 
+  const withoutTier: PlanRequest = { experts: { ...request.experts, hostTier: false } };
+
+  // Uses of pinned memory: the upload, the readers, the tier, and the way from there into slots.
   test('that cannot be set up do without a host tier', async () => {
-    const { plans, logits } = await run(request, { call: 'pin', at: 1, count: 1 });
+    const { plans, logits } = await run(request, { call: 'pin', at: 4, count: 1 });
 
     expect(plans.map(({ weights }) => weights.experts?.hostBytes)).toEqual([
       expect.toSatisfy((bytes: number) => bytes > 0),
@@ -161,31 +208,73 @@ describe('streamed experts', () => {
     expect(logits).toEqual(right);
   });
 
-  test('that cannot be set up have half as many slots when there is no host tier', async () => {
-    const { plans, logits } = await run(
-      { experts: { ...request.experts, hostTier: false } },
-      { call: 'allocate', at: 1, count: 2 },
-    );
+  test('are read by one thread when there are no buffers for more', async () => {
+    const { plans, logits } = await run(withoutTier, { call: 'pin', at: 2, count: 1 });
 
-    expect(plans.map(({ weights }) => weights.experts?.slots)).toEqual([16, 8, 4]);
-    expect(plans.map((plan) => warnings(plan).length)).toEqual([0, 1, 2]);
+    expect(plans.map(({ weights }) => weights.readThreads)).toEqual([16, 1]);
+    expect(plans.map(warnings)[1]).toEqual([
+      expect.stringMatching(/^the buffers of the readers of missing weights could not be had: /),
+    ]);
     expect(logits).toEqual(right);
   });
 
-  test('that fail again and again have half as many slots each time, and then it is said', async () => {
-    const all = run(
-      { experts: { ...request.experts, hostTier: false } },
-      {
-        call: 'allocate',
-        at: 3,
-        count: 0,
-      },
+  // Uses of GPU memory: the weights outside the experts, norms and tables, then what belongs to the experts.
+  test('that cannot be set up have half as many slots', async () => {
+    const { plans, logits } = await run(withoutTier, { call: 'allocate', at: 3, count: 1 });
+
+    expect(plans.map(({ weights }) => weights.experts?.slots)).toEqual([16, 8]);
+    expect(plans.map(warnings)[1]).toEqual([
+      expect.stringMatching(/^the expert cache could not be set up: /),
+    ]);
+    expect(logits).toEqual(right);
+  });
+
+  test('leave weights in main memory when those outside the experts cannot be copied', async () => {
+    const { plans, logits } = await run(withoutTier, { call: 'allocate', at: 1, count: 1 });
+
+    expect(plans.map((plan) => pinnedOf(plan) > 0)).toEqual([false, true]);
+    expect(plans.map(warnings)[1]?.[0]).toMatch(
+      /^the weights outside the experts could not be copied into GPU memory: /,
     );
+    expect(logits).toEqual(right);
+  });
+
+  test('have copies of other weights in pinned memory when those cannot be pinned in the mapping', async () => {
+    const { plans, logits } = await run(
+      { experts: { ...withoutTier.experts, outsideGib: 0.0002 } },
+      { call: 'map', at: 1, count: 0 },
+    );
+
+    expect(plans.map(place)).toEqual(['streamExperts', 'streamExperts in copies']);
+    expect(plans.map(pinnedOf)).toEqual([pinnedOf(plans[0]!), pinnedOf(plans[0]!)]);
+    expect(plans.map(warnings)[1]?.[0]).toMatch(
+      /^the mapping of the file could not be pinned for the GPU: cannot /,
+    );
+    expect(logits).toEqual(right);
+  });
+
+  test('that fail again and again try less and less each time, and then it is said', async () => {
+    const all = run(withoutTier, { call: 'allocate', at: 3, count: 0 });
 
     await expect(all).rejects.toBeInstanceOf(PlanError);
     await expect(all).rejects.toThrow(
-      /^the expert cache could not be set up: .*; then .*there is no other way$/s,
+      /^the expert cache could not be set up: .*; then the weights outside the experts could not be copied into GPU memory: .*there is no other way$/s,
     );
+  });
+});
+
+describe('paged weights', () => {
+  test('have half as many slots when those cannot be had', async () => {
+    const { plans, logits } = await run(
+      { paging: { slots: 4 } },
+      { call: 'allocate', at: 3, count: 1 },
+    );
+
+    expect(
+      plans.map(({ weights }) => ('pageSlots' in weights ? weights.pageSlots : undefined)),
+    ).toEqual([4, 2]);
+    expect(plans.map(warnings)[1]?.[0]).toMatch(/^the slots of --weight-paging could not be had: /);
+    expect(logits).toEqual(right);
   });
 });
 

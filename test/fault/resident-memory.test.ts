@@ -72,6 +72,7 @@ describe('loading a file many times as large as the buffers', () => {
     ['into a discrete GPU', 'discrete', {}],
     ['into a GPU that shares main memory', 'integrated', {}],
     ['past the page cache', 'integrated', { source: 'direct' }],
+    ['from the mapping', 'integrated', { source: 'mmap' }],
   ] as const)('%s takes the copy, the buffers and little else', async (_, kind, options) => {
     simulate({ ...machine, kind });
 

@@ -15,7 +15,7 @@ import { testBackend } from './evaluate.js';
 
 const hasCard = testBackend() === 'cuda' || testBackend() === 'rocm';
 
-interface Mode extends Pick<EngineOptions, 'placement' | 'source' | 'weights'> {
+interface Mode extends Pick<EngineOptions, 'placement' | 'source' | 'upload' | 'weights'> {
   /** Experts that are read before the first token. */
   readonly seeds?: readonly ExpertId[];
 }
@@ -132,7 +132,16 @@ function streaming(description: typeof embedded): Named[] {
     experts('streaming with all experts', all + layerCount, 2 * expertCount),
     experts('streaming that reads layers ahead', 0, 2 * expertCount),
     experts('streaming by use and frequency', Math.ceil(all / 4), expertUsed, { policy: 'lfru' }),
-    experts('streaming with one reader', Math.ceil(all / 4), expertUsed),
+    {
+      name: 'streaming with one reader',
+      mode: {
+        placement: 'streamExperts',
+        weights: {
+          readThreads: 1,
+          experts: { slotBytes: Math.ceil(all / 4) * unit, transitBytes: expertUsed * unit },
+        },
+      },
+    },
     seeded(experts('streaming with a seeded cache', Math.ceil(all / 3), expertUsed), description),
     {
       name: 'streaming past the page cache',
@@ -183,6 +192,23 @@ function apart(description: typeof embedded): Named[] {
         },
       },
     },
+    {
+      name: 'streaming with the tier in host memory alone',
+      mode: {
+        placement: 'streamExperts',
+        weights: {
+          experts: {
+            slotBytes: 0,
+            transitBytes: expertUsed * unit,
+            hostBytes: Math.ceil(all / 3) * unit,
+          },
+        },
+      },
+    },
+    {
+      name: 'an upload that is compared with the file',
+      mode: { placement: 'resident', upload: { check: true } },
+    },
     ...[1, 2, 3, 64].map((pageSlots) => ({
       name: `${pageSlots} page slots`,
       mode: { placement: 'resident' as const, weights: { pageSlots } },
@@ -200,6 +226,18 @@ function apart(description: typeof embedded): Named[] {
     {
       name: 'little device memory for other weights',
       mode: { placement: 'mappedExperts', weights: { deviceWeightBytes: 200_000 } },
+    },
+    {
+      name: 'upload from the mapping',
+      mode: { placement: 'resident', source: 'mmap', weights: { dropReadPages: true } },
+    },
+    {
+      name: 'pinned copies and slots from the mapping',
+      mode: {
+        placement: 'mappedExperts',
+        source: 'mmap',
+        weights: { pinCopies: true, deviceWeightBytes: 200_000 },
+      },
     },
     {
       name: 'direct upload',

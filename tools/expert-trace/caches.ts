@@ -11,18 +11,36 @@ export interface Lookup {
   readonly together: ReadonlySet<number>;
   /** All experts of the next layer, if the batch is so large that they are read ahead, else none. */
   readonly ahead: readonly number[];
+  /** With the first lookup of an evaluation of few tokens: what its tokens alone decide. */
+  readonly foresight?: Foresight | undefined;
+}
+
+/** Experts that are asked for before anything of an evaluation is computed. */
+export interface Foresight {
+  /** In the order in which they find places; none of them leaves for another. */
+  readonly keys: ReadonlySet<number>;
+  /** Tokens evaluated before the last evaluation: what was used since stays. */
+  readonly lastToken: number;
 }
 
 /** A batch of so many choices for each expert of a layer needs nearly all of them. */
 const choicesForAll = 2;
+/** Larger batches foresee nothing: they fill layers as a whole. */
+const mostForeseenTokens = 8;
 
 /** The lookups of a trace in order. Experts of different layers are different keys. */
 export function lookupsOf(trace: Trace): Lookup[] {
-  const { layerCount, expertCount, usedCount } = trace;
+  const { layerCount, expertCount, usedCount, hashLayers } = trace;
   const lookups: Lookup[] = [];
   let token = 0;
+  let lastToken = 0;
   for (const { tokens, layers } of trace.evaluations) {
     const needsAll = tokens > 1 && tokens * usedCount >= choicesForAll * expertCount;
+    const decided = layers
+      .filter(({ layer }) => layer < hashLayers && tokens <= mostForeseenTokens)
+      .flatMap(({ layer, experts }) => experts.map((expert) => layer * expertCount + expert));
+    let foresight: Foresight | undefined =
+      decided.length > 0 ? { keys: new Set(decided), lastToken } : undefined;
     for (const { layer, experts } of layers) {
       const ahead =
         needsAll && layer + 1 < layerCount
@@ -31,9 +49,11 @@ export function lookupsOf(trace: Trace): Lookup[] {
       const keys = experts.map((expert) => layer * expertCount + expert);
       const together = new Set(keys);
       for (const key of keys) {
-        lookups.push({ key, token, isBatch: tokens > 1, together, ahead });
+        lookups.push({ key, token, isBatch: tokens > 1, together, ahead, foresight });
+        foresight = undefined;
       }
     }
+    lastToken = token;
     token += tokens;
   }
   return lookups;
@@ -50,6 +70,7 @@ export interface Outcome {
 
 /** What a policy makes of one lookup. */
 interface Cache {
+  /** The key has a place, though it may be on its way there. */
   holds(key: number): boolean;
   /** The key is held and is used. */
   use(lookup: Lookup, index: number): void;
@@ -57,11 +78,14 @@ interface Cache {
   miss(lookup: Lookup, index: number): void;
   /** Free slots, where whole layers may come in ahead of their use. */
   readonly free?: () => number;
+  /** The key is not held; a place for it before anything of the evaluation is used. False when there is none. */
+  readonly foresee?: (key: number, foresight: Foresight, isBatch: boolean) => boolean;
 }
 
 /**
  * Of what a layer wants, the engine first uses what is there and then brings in what is not. Free slots that can take all
  * that the next layer lacks get it while a large batch computes this one; for that batch it is only on its way, not there.
+ * The same holds for what was foreseen: the layer that wants it finds it on its way, even if it has arrived by then.
  */
 function count(lookups: readonly Lookup[], cache: Cache): Outcome {
   const outcome = { lookups: 0, hits: 0, decodeLookups: 0, decodeHits: 0 };
@@ -73,10 +97,21 @@ function count(lookups: readonly Lookup[], cache: Cache): Outcome {
     outcome.decodeHits += hit * decode;
   };
   const lastUse = new Map<number, number>();
+  const foreseen = new Set<number>();
   let arriving: readonly number[] = [];
+  let landing: (readonly [Lookup, number])[] = [];
   let missed: (readonly [Lookup, number])[] = [];
   lookups.forEach((lookup, index) => {
-    if (cache.holds(lookup.key)) {
+    const { foresight, isBatch } = lookup;
+    for (const key of foresight?.keys ?? []) {
+      if (foresight && !cache.holds(key) && cache.foresee?.(key, foresight, isBatch) === true) {
+        foreseen.add(key);
+      }
+    }
+    if (foreseen.delete(lookup.key)) {
+      tally(lookup, 0);
+      landing.push([lookup, index]);
+    } else if (cache.holds(lookup.key)) {
       tally(lookup, 1);
       cache.use(lookup, index);
     } else {
@@ -86,6 +121,9 @@ function count(lookups: readonly Lookup[], cache: Cache): Outcome {
     lastUse.set(lookup.key, lookup.token);
     if (lookups[index + 1]?.together === lookup.together) {
       return;
+    }
+    for (const landed of landing) {
+      cache.use(...landed);
     }
     for (const key of arriving) {
       cache.miss({ ...lookup, key, token: lastUse.get(key) ?? -1 }, index);
@@ -97,39 +135,93 @@ function count(lookups: readonly Lookup[], cache: Cache): Outcome {
     }
     const absent = lookup.ahead.filter((key) => !cache.holds(key));
     arriving = absent.length <= (cache.free?.() ?? 0) ? absent : [];
+    landing = [];
     missed = [];
   });
   return outcome;
 }
 
-/** The engine's LRU: a miss takes a free slot, else that of the key that was not used for longest. */
-export function replayLru(lookups: readonly Lookup[], capacity: number): Outcome {
-  /** A map goes through its keys from the one that was set first. */
-  const held = new Map<number, true>();
-  const victim = (together: ReadonlySet<number>): number | undefined => {
-    for (const key of held.keys()) {
-      if (!together.has(key)) {
-        return key;
-      }
+/** Which slot gives up what it holds. A slot is known from its first touch until it is forgotten. */
+interface Replacement {
+  touch(slot: number, token: number): void;
+  forget(slot: number): void;
+  victim(mayGo: (slot: number) => boolean): number | undefined;
+}
+
+/** The engine's rules for places (native/runtime/expert_runs.cpp, expert_foresight.cpp), whatever the policy. */
+function replayEngine(
+  lookups: readonly Lookup[],
+  capacity: number,
+  replacement: Replacement,
+): Outcome {
+  const slotOf = new Map<number, number>();
+  const slots: { key: number; token: number }[] = [];
+  const take = (key: number, slot: number): void => {
+    slotOf.set(key, slot);
+    // Nobody has touched it yet, so nobody can want its slot.
+    slots[slot] = { key, token: Infinity };
+  };
+  /** `spared`: none of them goes; nor does what was used since `since`. */
+  const evict = (spared: ReadonlySet<number>, since: number): number | undefined => {
+    const slot = replacement.victim((place) => !spared.has(slots[place]?.key ?? -1));
+    const leaving = slot === undefined ? undefined : slots[slot];
+    if (slot === undefined || leaving === undefined || leaving.token >= since) {
+      return undefined;
     }
-    return undefined;
+    replacement.forget(slot);
+    slotOf.delete(leaving.key);
+    return slot;
+  };
+  const placed = (
+    key: number,
+    isBatch: boolean,
+    spared: ReadonlySet<number>,
+    since: number,
+  ): boolean => {
+    const free = slots.length < capacity ? slots.length : undefined;
+    const slot = free ?? (isBatch ? undefined : evict(spared, since));
+    if (slot !== undefined) {
+      take(key, slot);
+    }
+    return slot !== undefined;
+  };
+  const use = ({ key, token }: Lookup): void => {
+    const slot = slotOf.get(key) ?? -1;
+    slots[slot] = { key, token };
+    replacement.touch(slot, token);
   };
   return count(lookups, {
-    free: () => capacity - held.size,
-    holds: (key) => held.has(key),
-    use: ({ key }) => {
-      held.delete(key);
-      held.set(key, true);
-    },
-    miss: ({ key, isBatch, together }) => {
-      if (held.size >= capacity) {
-        const leaves = isBatch ? undefined : victim(together);
-        if (leaves === undefined) {
-          return;
-        }
-        held.delete(leaves);
+    free: () => capacity - slots.length,
+    holds: (key) => slotOf.has(key),
+    use,
+    miss: (lookup) => {
+      if (placed(lookup.key, lookup.isBatch, lookup.together, Infinity)) {
+        use(lookup);
       }
-      held.set(key, true);
+    },
+    foresee: (key, { keys, lastToken }, isBatch) => placed(key, isBatch, keys, lastToken),
+  });
+}
+
+/** The engine's LRU: a miss takes a free slot, else that of the key that was not used for longest. */
+export function replayLru(lookups: readonly Lookup[], capacity: number): Outcome {
+  /** A set goes through its members from the one that was added first. */
+  const known = new Set<number>();
+  return replayEngine(lookups, capacity, {
+    touch: (slot) => {
+      known.delete(slot);
+      known.add(slot);
+    },
+    forget: (slot) => {
+      known.delete(slot);
+    },
+    victim: (mayGo) => {
+      for (const slot of known) {
+        if (mayGo(slot)) {
+          return slot;
+        }
+      }
+      return undefined;
     },
   });
 }
@@ -142,47 +234,30 @@ const tokensUntilHalf = 1024;
  * uses count half after each 1024 tokens. Among equals the lowest slot goes.
  */
 export function replayLfru(lookups: readonly Lookup[], capacity: number): Outcome {
-  const slots: { key: number; score: number; uses: number; token: number }[] = [];
-  const slotOf = new Map<number, number>();
-  const touch = (slot: number, { key, token: before }: Lookup, usesBefore: number): void => {
-    // The engine counts from 1.
-    const token = before + 1;
-    const uses = usesBefore + 1;
-    slots[slot] = { key, uses, token, score: token + tokensPerDoubling * Math.log2(1 + uses) };
-    slotOf.set(key, slot);
-  };
-  const victim = (together: ReadonlySet<number>): number | undefined => {
-    let lowest = Infinity;
-    let found: number | undefined;
-    slots.forEach(({ key, score }, slot) => {
-      if (score < lowest && !together.has(key)) {
-        lowest = score;
-        found = slot;
-      }
-    });
-    return found;
-  };
-  return count(lookups, {
-    free: () => capacity - slots.length,
-    holds: (key) => slotOf.has(key),
-    use: (lookup) => {
-      const slot = slotOf.get(lookup.key) ?? -1;
-      const { token, uses } = slots[slot] ?? { token: 0, uses: 0 };
+  const known: ({ score: number; uses: number; token: number } | undefined)[] = [];
+  return replayEngine(lookups, capacity, {
+    touch: (slot, before) => {
+      // The engine counts from 1.
+      const token = before + 1;
+      const last = known[slot] ?? { uses: 0, token };
       const halvings =
-        Math.floor((lookup.token + 1) / tokensUntilHalf) - Math.floor(token / tokensUntilHalf);
-      touch(slot, lookup, Math.floor(uses / 2 ** halvings));
+        Math.floor(token / tokensUntilHalf) - Math.floor(last.token / tokensUntilHalf);
+      const uses = Math.floor(last.uses / 2 ** halvings) + 1;
+      known[slot] = { uses, token, score: token + tokensPerDoubling * Math.log2(1 + uses) };
     },
-    miss: (lookup) => {
-      if (slots.length < capacity) {
-        touch(slots.length, lookup, 0);
-        return;
-      }
-      const leaves = lookup.isBatch ? undefined : victim(lookup.together);
-      const leaving = leaves === undefined ? undefined : slots[leaves];
-      if (leaves !== undefined && leaving !== undefined) {
-        slotOf.delete(leaving.key);
-        touch(leaves, lookup, 0);
-      }
+    forget: (slot) => {
+      known[slot] = undefined;
+    },
+    victim: (mayGo) => {
+      let lowest = Infinity;
+      let found: number | undefined;
+      known.forEach((state, slot) => {
+        if (state !== undefined && state.score < lowest && mayGo(slot)) {
+          lowest = state.score;
+          found = slot;
+        }
+      });
+      return found;
     },
   });
 }

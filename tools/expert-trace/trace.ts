@@ -12,10 +12,13 @@ export interface Trace {
   readonly expertCount: number;
   /** Experts that a token uses in a layer. */
   readonly usedCount: number;
+  /** The first layers, whose experts are decided by the token alone. */
+  readonly hashLayers: number;
   readonly evaluations: readonly Evaluation[];
 }
 
-const header = /^ds4-expert-trace 1 layers=([0-9]+) experts=([0-9]+) used=([0-9]+)$/;
+const header = /^ds4-expert-trace 2 layers=([0-9]+) experts=([0-9]+) used=([0-9]+) hash=([0-9]+)$/;
+const oldHeader = /^ds4-expert-trace 1 /;
 const evaluation = /^eval ([0-9]+)$/;
 const choice = /^[0-9]+ ([0-9]+) ([0-9]+(?:,[0-9]+)*)$/;
 
@@ -26,14 +29,20 @@ const choice = /^[0-9]+ ([0-9]+) ([0-9]+(?:,[0-9]+)*)$/;
  */
 export function parseTrace(text: string): Trace {
   const [first = '', ...lines] = text.slice(0, text.lastIndexOf('\n') + 1).split('\n');
-  const [, layers, experts, used] = header.exec(first) ?? [];
-  if (layers === undefined || experts === undefined || used === undefined) {
-    throw new Error('line 1: this is no expert trace of version 1');
+  if (oldHeader.test(first)) {
+    throw new Error(
+      'line 1: an expert trace of version 1 does not say how many layers choose by the token alone; record it again',
+    );
+  }
+  const [, layers, experts, used, hash] = header.exec(first) ?? [];
+  if (layers === undefined || experts === undefined || used === undefined || hash === undefined) {
+    throw new Error('line 1: this is no expert trace of version 2');
   }
   const trace = {
     layerCount: Number(layers),
     expertCount: Number(experts),
     usedCount: Number(used),
+    hashLayers: Number(hash),
   };
   const evaluations: { tokens: number; layers: Map<number, Set<number>> }[] = [];
   lines.slice(0, -1).forEach((line, index) => {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,14 +20,13 @@ namespace ds4::backend::cpu {
 namespace {
 
 std::string processor_name() {
-    const std::unique_ptr<FILE, CloseFile> file(std::fopen("/proc/cpuinfo", "re"));
-    char                                   line[512];
-    while (file != nullptr && std::fgets(line, sizeof line, file.get()) != nullptr) {
-        const char *colon = std::strchr(line, ':');
-        if (colon != nullptr && (std::strncmp(line, "model name", 10) == 0 || std::strncmp(line, "Model", 5) == 0)) {
-            std::string name(colon + 1);
+    std::ifstream file("/proc/cpuinfo");
+    for (std::string line; std::getline(file, line);) {
+        const size_t colon = line.find(':');
+        if (colon != std::string::npos && (line.starts_with("model name") || line.starts_with("Model"))) {
+            std::string name = line.substr(colon + 1);
             name.erase(0, name.find_first_not_of(" \t"));
-            name.erase(name.find_last_not_of(" \t\n") + 1);
+            name.erase(name.find_last_not_of(" \t") + 1);
             return name;
         }
     }

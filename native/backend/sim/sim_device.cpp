@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include <fcntl.h>
+
 #include "backend/cpu/thread_pool.h"
 #include "backend/sim/sim_ring.h"
 #include "failure.h"
@@ -184,6 +186,10 @@ std::unique_ptr<UploadRing> SimDevice::upload_ring(size_t slots, size_t slot_byt
 }
 
 ssize_t SimDevice::read_file(int descriptor, void *to, size_t bytes, uint64_t offset) const {
+    if ((::fcntl(descriptor, F_GETFL) & O_DIRECT) != 0 && fails(DS4_SIM_CALL_DIRECT)) {
+        errno = EINVAL;
+        return -1;
+    }
     if (fails(DS4_SIM_CALL_READ)) {
         errno = EIO;
         return -1;

@@ -261,6 +261,18 @@ TEST("each call fails as its kind does, and holds nothing afterwards") {
         ::close(file);
     }
     {
+        const Simulated   simulated(failing(DS4_SIM_CALL_DIRECT, 1, 1));
+        const std::string path = ds4::test::fixture_path("math.json");
+        const int         file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+        const int         direct = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+        alignas(4096) static std::byte block[4096];
+        CHECK(simulated.device().read_file(file, block, sizeof block, 0) > 0);
+        errno = 0;
+        CHECK(simulated.device().read_file(direct, block, sizeof block, 0) == -1 && errno == EINVAL);
+        ::close(direct);
+        ::close(file);
+    }
+    {
         const Simulated simulated(failing(DS4_SIM_CALL_MEMORY_INFO, 2, 1));
         CHECK(simulated.device().info().free_bytes == 1024 * kKibibyte);
         CHECK(simulated.device().info().free_bytes == 0 && simulated.device().info().total_bytes == 1024 * kKibibyte);

@@ -28,7 +28,7 @@ export const placementOptions: readonly OptionEntry[] = [
     values: 'LIST',
     section: gpu,
     description:
-      'Memory that may be used of each GPU in GiB, such as 40 or 40,12; auto: of every GPU what is free less the larger of 2 GiB and 5 percent. Several GPUs share the layers in order, and what fits on none is left to the processor. 0 uses the CPU.',
+      'Memory that may be used of each GPU in GiB, such as 40 or 40,12; auto: of every GPU what is free less the larger of 2 GiB and 5 percent. More than is free is cut to what is free, with a warning. Several GPUs share the layers in order, and what fits on none is left to the processor. 0 uses the CPU.',
     apply: (settings, use) => {
       settings.gpuVram =
         use.value === 'auto' ? 'auto' : numberList('--gpu-vram', use.value, 16_384);
@@ -97,7 +97,7 @@ export const placementOptions: readonly OptionEntry[] = [
     values: 'GIB',
     section: streaming,
     description:
-      'Main memory, pinned, for experts that GPU memory has no place for, with --ssd-streaming on a discrete GPU: GiB, also 0.5; 0 is off. Default: at most half of what is available.',
+      'Main memory, pinned, for experts that GPU memory has no place for, with --ssd-streaming on a discrete GPU: GiB, also 0.5; 0 is off. At most half of what is available is taken, with a warning; more than the machine has is refused. Default: that half.',
     apply: (settings, use) => {
       settings.hostExpertCacheGib = plainDecimal(0, 2 ** 20)(use.value);
     },
@@ -135,7 +135,7 @@ export const placementOptions: readonly OptionEntry[] = [
     values: 'COUNT|GIB',
     section: streaming,
     description:
-      'Size of the expert cache: a number of experts, or a budget such as 64GB (GiB); more than fits is cut to what fits. Default: what is free, with a reserve.',
+      'Size of the expert cache: a number of experts, or a budget such as 64GB (GiB). More than fits now is cut to what fits, with a warning; more experts than there are, or more than the memory has in all, is refused. Default: what is free, with a reserve.',
     apply: (settings, use) => {
       settings.expertCache = expertCacheSize(use.value);
     },

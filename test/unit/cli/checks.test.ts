@@ -55,6 +55,18 @@ describe('options together', () => {
     ['--dist-replay-check', '--dist-replay-check'],
     ['--gpu-resident --ssd-streaming', '--gpu-resident and --ssd-streaming'],
     ['--gpu-resident --weight-paging', '--gpu-resident and --weight-paging'],
+    [
+      '--gpu-resident --ssd-streaming --ssd-streaming-cache-experts 300',
+      'or 300 of its experts (--ssd-streaming-cache-experts)',
+    ],
+    [
+      '--gpu-resident --ssd-streaming --ssd-streaming-cache-experts 12GB',
+      'or 12 GiB of its experts',
+    ],
+    [
+      '--weight-paging-slots 5 --weight-paging --gpu-resident',
+      'or 5 of its layers at a time (--weight-paging-slots)',
+    ],
     ['--sim vram=4 --backend cuda', '--sim and --backend cuda'],
     ['--cpu --sim vram=4', '--sim and --backend cpu'],
     ['--sim vram=4 --gpu-vram 0', '--sim and --gpu-vram 0'],

@@ -124,6 +124,28 @@ describe('the environment', () => {
     expect(warnings).toEqual([expect.stringContaining(`DS4_SSD_AUTO_CACHE_PCT=${text}`) as string]);
   });
 
+  it.each([
+    ['5', 16],
+    ['99999', 4096],
+  ])('takes the nearest size for DS4_CUDA_MODEL_COPY_CHUNK_MB=%s, and says so', (text, mib) => {
+    const { gpu, warnings } = readEnvironment({ DS4_CUDA_MODEL_COPY_CHUNK_MB: text });
+
+    expect(gpu.copyChunkMib).toBe(mib);
+    expect(warnings).toEqual([
+      `DS4_CUDA_MODEL_COPY_CHUNK_MB=${text} is taken as ${mib}: it should be a whole number of MiB, 16 to 4096`,
+    ]);
+  });
+
+  it.each([
+    ['16', 16],
+    ['4096', 4096],
+  ])('takes DS4_CUDA_MODEL_COPY_CHUNK_MB=%s as it is', (text, mib) => {
+    const { gpu, warnings } = readEnvironment({ DS4_CUDA_MODEL_COPY_CHUNK_MB: text });
+
+    expect(gpu.copyChunkMib).toBe(mib);
+    expect(warnings).toEqual([]);
+  });
+
   it('reads the other settings of streaming', () => {
     expect(
       readEnvironment({

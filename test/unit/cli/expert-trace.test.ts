@@ -7,7 +7,7 @@ import type { TracedSession } from '../../../src/cli/expert-trace.js';
 import type { EvalRequest, EvalResult, TapRecord } from '../../../src/engine/index.js';
 import { parseTrace } from '../../../tools/expert-trace/trace.js';
 
-const shape = { layerCount: 2, expertCount: 8, expertUsed: 2 };
+const shape = { layerCount: 2, expertCount: 8, expertUsed: 2, hashLayers: 1 };
 const scratch = mkdtempSync(join(tmpdir(), 'ds4-trace-'));
 afterAll(() => {
   rmSync(scratch, { recursive: true });
@@ -73,6 +73,7 @@ describe('an expert trace', () => {
       layerCount: 2,
       expertCount: 8,
       usedCount: 2,
+      hashLayers: 1,
       evaluations: [
         {
           tokens: 3,

@@ -1,12 +1,20 @@
 import { describe, expect, it } from 'vitest';
 import { loadAsPlanned } from '../../../src/cli/load-as-planned.js';
 import { CancelledError, DeviceError, NoMemoryError } from '../../../src/engine/index.js';
+import type { LoadStep } from '../../../src/engine/index.js';
 import { PlanError, planLoad } from '../../../src/plan/index.js';
 import type { LoadPlan, PlanFailure, PlanRequest } from '../../../src/plan/index.js';
 import { card, gib, model } from '../plan/machines.js';
 
-const noMemory = new NoMemoryError('ds4_model_open', 2, 'needs 81 GiB, 80 GiB free');
+function noMemoryFor(step: LoadStep): NoMemoryError {
+  const failure = new NoMemoryError('ds4_model_open', 2, 'needs 81 GiB, 80 GiB free');
+  failure.loadStep = step;
+  return failure;
+}
+
+const noMemory = noMemoryFor('weights');
 const deviceLost = new DeviceError('ds4_model_open', 5, 'the device said no');
+deviceLost.loadStep = 'weights';
 
 /** The real planner for a card, and a loader that fails as told. */
 function scripted(
@@ -41,8 +49,12 @@ function scripted(
   };
 }
 
-function times(count: number): Error[] {
-  return Array.from({ length: count }, () => noMemory);
+function failing(...steps: LoadStep[]): Error[] {
+  return steps.map(noMemoryFor);
+}
+
+function readers({ weights }: LoadPlan): number | undefined {
+  return weights.readThreads;
 }
 
 describe('loading as planned', () => {
@@ -64,7 +76,10 @@ describe('loading as planned', () => {
   });
 
   it('goes from the mapping to pinned copies to the file, and there to less and less', async () => {
-    const { steps, tried } = scripted(times(6), { vramGib: 96 });
+    const { steps, tried } = scripted(
+      failing('weights', 'map', 'pin', 'hostTier', 'slots', 'slots'),
+      { vramGib: 96 },
+    );
 
     const { plan } = await loadAsPlanned(steps);
 
@@ -102,19 +117,20 @@ describe('loading as planned', () => {
   });
 
   it('ends when the planner has nothing new, and then the first failure is told first', async () => {
-    const { steps, tried } = scripted([deviceLost, ...times(100)]);
+    const slots = Array.from({ length: 100 }, () => noMemoryFor('slots'));
+    const { steps, tried } = scripted([deviceLost, ...slots]);
 
-    const failing = loadAsPlanned(steps);
+    const ended = loadAsPlanned(steps);
 
-    await expect(failing).rejects.toBeInstanceOf(PlanError);
-    await expect(failing).rejects.toThrow(
+    await expect(ended).rejects.toBeInstanceOf(PlanError);
+    await expect(ended).rejects.toThrow(
       /^the model could not be copied into GPU memory: the device said no; then .*no other way$/,
     );
     expect(tried.length).toBeLessThan(12);
   });
 
   it('halves the cache of the CPU too', async () => {
-    const { steps, tried } = scripted([noMemory], {
+    const { steps, tried } = scripted(failing('slots'), {
       vramGib: 0,
       request: { experts: { streaming: true } },
     });
@@ -123,6 +139,66 @@ describe('loading as planned', () => {
 
     const [first = 0, second = 0] = tried.map(({ weights }) => weights.experts?.slots);
     expect(second).toBe(Math.floor(first / 2));
+  });
+
+  it('copies from the mapping when there are no pinned buffers, to the same places', async () => {
+    const { steps, tried, places } = scripted(failing('ring'));
+
+    const { plan } = await loadAsPlanned(steps);
+
+    expect(places()).toEqual(['device', 'device']);
+    expect(tried.map((each) => (each.backend === 'cpu' ? '' : each.upload.path))).toEqual([
+      'staged',
+      'mapping',
+    ]);
+    expect(plan.reasons.map(({ text }) => text).join('\n')).toMatch(
+      /^the pinned buffers through which weights are copied could not be had: needs 81 GiB/,
+    );
+  });
+
+  it('reads by one thread when the buffers of more could not be had, and then gives up', async () => {
+    const request = { experts: { streaming: true } };
+    const { steps, tried } = scripted(failing('readers', 'readers'), { request });
+
+    await expect(loadAsPlanned(steps)).rejects.toThrow(/readers of missing weights.*no other way$/);
+
+    expect(tried.map(readers)).toEqual([16, 1]);
+  });
+
+  it('keeps fewer weights outside the experts when those could not be copied', async () => {
+    const request = { experts: { streaming: true } };
+    const { steps, tried } = scripted(failing('weights', 'map'), { request });
+
+    const { plan } = await loadAsPlanned(steps);
+
+    const [first = 0, second = 0, third = 0] = tried.map(({ weights }) =>
+      'pinnedBytes' in weights ? weights.pinnedBytes : 0,
+    );
+    expect(first).toBe(0);
+    expect(second).toBeGreaterThanOrEqual(model.bytes.nonRouted / 2);
+    expect(third).toBe(second);
+    expect(plan.weights).toMatchObject({ place: 'streamExperts', pinCopies: true });
+  });
+
+  it('pages through fewer and fewer slots', async () => {
+    const request = { paging: { slots: 8 } };
+    const { steps, tried } = scripted(failing('pages', 'pages', 'pages'), {
+      request,
+      vramGib: 48,
+    });
+
+    await loadAsPlanned(steps);
+
+    const slots = tried.map(({ weights }) => ('pageSlots' in weights ? weights.pageSlots : 0));
+    expect(slots).toEqual([8, 4, 2, 1]);
+  });
+
+  it('takes a failure of no step as the end', async () => {
+    const failure = noMemoryFor('other');
+    const { steps, asked } = scripted([failure]);
+
+    await expect(loadAsPlanned(steps)).rejects.toBe(failure);
+    expect(asked).toHaveLength(1);
   });
 
   it('takes any other failure as the end', async () => {
@@ -143,9 +219,9 @@ describe('loading as planned', () => {
   it('names the failed copy when the planner refuses the rest', async () => {
     const { steps } = scripted([noMemory], { request: { gpu: { residentRequired: true } } });
 
-    const failing = loadAsPlanned(steps);
+    const ended = loadAsPlanned(steps);
 
-    await expect(failing).rejects.toThrow(/needs 81 GiB, 80 GiB free; without that: .*cannot/);
-    await expect(failing).rejects.toBeInstanceOf(PlanError);
+    await expect(ended).rejects.toThrow(/needs 81 GiB, 80 GiB free; without that: .*cannot/);
+    await expect(ended).rejects.toBeInstanceOf(PlanError);
   });
 });

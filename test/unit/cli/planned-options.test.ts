@@ -17,7 +17,7 @@ it('mapped experts have slots, and limits go along', () => {
 
   expect(plannedOptions(planned)).toMatchObject({
     placement: 'mappedExperts',
-    source: 'mmap',
+    source: 'read',
     weights: { deviceWeightBytes: planned.weights.deviceWeightBytes, readThreads: 3 },
   });
   expect(planned.weights.deviceWeightBytes).toBeLessThan(model.bytes.nonRouted);

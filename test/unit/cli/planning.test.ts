@@ -74,6 +74,12 @@ describe('what options and variables ask of the planner', () => {
       { DS4_ROCM_HOST_MAPPED_EXPERT_FALLBACK: '0', DS4_ROCM_STREAM_NO_DIRECT: '1' },
       { place: 'streamExperts', source: 'read', experts: { hostBytes: 0 } },
     ],
+    // An option wins over a variable.
+    [
+      '--ssd-streaming --host-expert-cache 1',
+      { DS4_ROCM_HOST_MAPPED_EXPERT_FALLBACK: '0' },
+      { place: 'streamExperts', experts: { hostBytes: 151 * 7_077_888 } },
+    ],
     // These say themselves that they have no effect without streaming.
     ['--ssd-streaming-cache-experts 300', {}, { place: 'mappedExperts' }],
   ])('%s %j', async (options, variables, weights) => {
@@ -89,6 +95,15 @@ describe('what options and variables ask of the planner', () => {
     expect(await slots({ DS4_ROCM_STREAM_FREE_RESERVE_GIB: '4.5' })).toBeGreaterThan(
       await slots({}),
     );
+  });
+
+  it('a size that the machine can never have is refused, also where the CPU could take the place of the GPU', async () => {
+    await expect(planned(`${machine} --ssd-streaming --host-expert-cache 257`)).rejects.toThrow(
+      /--host-expert-cache 257 asks for 257\.00 GiB of main memory, and the machine has 256\.00 GiB/,
+    );
+    await expect(
+      planned(`${machine} --ssd-streaming --ssd-streaming-cache-experts 49GB`),
+    ).rejects.toThrow(/49GB asks for 49\.00 GiB, and .* has 48\.00 GiB/);
   });
 
   it('the size of a buffer is the option, before the variable', async () => {

@@ -51,6 +51,7 @@ function snapshot(changes: Changes = {}): TelemetrySnapshot {
       retries: 0,
       uploadBytes: 0,
       uploadWaitNs: 0,
+      directRefused: 0,
       ...changes.files,
     },
     pages: { loads: 0, hits: 0, prefetched: 0, late: 0, bytes: 0, ...changes.pages },

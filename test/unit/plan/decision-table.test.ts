@@ -7,6 +7,8 @@ import { card, freeFor, gib, hostPlan, model, plan, refusal, session, texts } fr
 
 const copyFailed: PlanFailure = { step: 'copy', reason: 'no memory for the image' };
 const mapFailed: PlanFailure = { step: 'map', reason: 'not supported' };
+const ringFailed: PlanFailure = { step: 'ring', reason: 'no pinned memory' };
+const weightsFailed: PlanFailure = { step: 'weights', reason: 'no memory for them' };
 const pinFailed: PlanFailure = { step: 'pin', reason: 'out of memory' };
 
 const nonRouted = model.bytes.nonRouted;
@@ -185,6 +187,40 @@ const rows: readonly Row[] = [
     weights: { place: 'device', source: 'mmap' },
     says: /--check-tensors compares with it/,
     upload: 'mapping',
+  },
+  {
+    row: '--no-mmap and --check-tensors together read through pinned buffers',
+    plan: () => plan(apu, { checkUpload: true }, { ramGib: 128, source: 'read' }),
+    weights: { place: 'device', source: 'read' },
+    says: /go into GPU memory/,
+    upload: 'staged',
+  },
+  {
+    row: 'shared memory whose pinned buffers cannot be had takes the model from the mapping',
+    plan: () => plan(apu, {}, { ramGib: 128, failures: [ringFailed] }),
+    weights: { place: 'device', source: 'mmap' },
+    says: /from the mapping of the file instead of through pinned buffers, because those could not be had/,
+    upload: 'mapping',
+  },
+  {
+    row: 'a card whose pinned buffers cannot be had takes the model from the mapping',
+    plan: () => plan(large, {}, { failures: [ringFailed] }),
+    weights: { place: 'device', source: 'mmap' },
+    says: /^the pinned buffers through which weights are copied could not be had: no pinned memory/m,
+    upload: 'mapping',
+  },
+  {
+    row: 'streamed weights outside the experts that cannot be pinned in the mapping are copied',
+    plan: () =>
+      plan(card(10), {}, { experts: { streaming: true }, failures: [weightsFailed, mapFailed] }),
+    weights: { place: 'streamExperts', pinCopies: true },
+    says: /mapping of the file could not be pinned/,
+  },
+  {
+    row: '--mlock finds what a GPU reads in main memory pinned, whatever the system lets it lock',
+    plan: () => plan(small, {}, { lock: true }),
+    weights: { place: 'mappedExperts', lock: true },
+    says: /72\.56 GiB of weights are pinned in main memory for the GPU, so they are locked/,
   },
   {
     row: '--check-tensors on a card changes nothing',

@@ -69,10 +69,10 @@ describe('a cache of so many experts', () => {
   });
 
   test('is capped with a sentence when there is no room for it', () => {
-    const { memory, planned } = experts({ cache: { kind: 'experts', count: 9000 } });
+    const { memory, planned } = experts({ cache: { kind: 'experts', count: 6000 } });
 
-    expect(memory.slots).toBeLessThan(9000);
-    expect(texts(planned, 'warning')).toMatch(/9000 is more than/);
+    expect(memory.slots).toBeLessThan(6000);
+    expect(texts(planned, 'warning')).toMatch(/6000 is more than/);
   });
 });
 
@@ -92,9 +92,9 @@ describe('a cache of so many GiB', () => {
   });
 
   test('is capped with a sentence when there is no room for it', () => {
-    const { memory, planned } = experts({ cache: { kind: 'gib', gib: 64 } });
+    const { memory, planned } = experts({ cache: { kind: 'gib', gib: 45 } });
 
-    expect(texts(planned, 'warning')).toMatch(/64GB is more than there is room for/);
+    expect(texts(planned, 'warning')).toMatch(/45GB is more than there is room for/);
     expect(memory.slotBytes + memory.transitBytes).toBeLessThan(40 * gib);
   });
 });

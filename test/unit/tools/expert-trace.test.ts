@@ -13,10 +13,10 @@ import { chartText } from '../../../tools/expert-trace/chart.js';
 import { parseTrace } from '../../../tools/expert-trace/trace.js';
 import type { Evaluation } from '../../../tools/expert-trace/trace.js';
 
-const header = 'ds4-expert-trace 1 layers=4 experts=16 used=2\n';
+const header = 'ds4-expert-trace 2 layers=4 experts=16 used=2 hash=1\n';
 
-function lookups(evaluations: readonly Evaluation[]): Lookup[] {
-  return lookupsOf({ layerCount: 4, expertCount: 16, usedCount: 2, evaluations });
+function lookups(evaluations: readonly Evaluation[], hashLayers = 0): Lookup[] {
+  return lookupsOf({ layerCount: 4, expertCount: 16, usedCount: 2, hashLayers, evaluations });
 }
 
 /** One token of one layer each. */
@@ -26,8 +26,11 @@ function decoded(...choices: number[][]): Lookup[] {
 
 describe('the trace file', () => {
   it('gives each layer of an evaluation the experts that any token chose, once', () => {
-    const { evaluations } = parseTrace(`${header}eval 2\n0 0 3,1\n1 0 1,2\n0 1 9,8\n1 1 9,8\n`);
+    const { evaluations, hashLayers } = parseTrace(
+      `${header}eval 2\n0 0 3,1\n1 0 1,2\n0 1 9,8\n1 1 9,8\n`,
+    );
 
+    expect(hashLayers).toBe(1);
     expect(evaluations).toEqual([
       {
         tokens: 2,
@@ -48,6 +51,7 @@ describe('the trace file', () => {
   it.each([
     ['', 'line 1'],
     ['hello\n', 'line 1'],
+    ['ds4-expert-trace 1 layers=4 experts=16 used=2\n', 'line 1: an expert trace of version 1'],
     [`${header}0 0 3,1\n`, 'line 2'],
     [`${header}eval 1\n0 0 3,\n`, 'line 3'],
     [`${header}eval 1\n0 4 3,1\n`, 'line 3: a layer or an expert'],
@@ -145,6 +149,68 @@ describe('layers that are read ahead', () => {
   });
 });
 
+describe('foresight', () => {
+  const step = (tokens: number, ...layers: number[][]): Evaluation => ({
+    tokens,
+    layers: layers.map((experts, layer) => ({ layer, experts })),
+  });
+
+  it('is for the first layers of at most eight tokens, and is told with their first lookup', () => {
+    const found = lookups([step(9, [1]), step(8, [1, 2], [3], [4]), step(1, [5], [6])], 2);
+
+    expect(found.map(({ foresight }) => foresight && [...foresight.keys])).toEqual([
+      undefined,
+      ...[[1, 2, 19], undefined, undefined, undefined],
+      ...[[5, 22], undefined],
+    ]);
+    expect(found[1]?.foresight?.lastToken).toBe(0);
+    // What the eight tokens used is what the next step may not give up.
+    expect(found[5]?.foresight?.lastToken).toBe(9);
+  });
+
+  describe.each(['LRU', 'LFRU'] as const)('of %s', (name) => {
+    const hits = (evaluations: Evaluation[], hashLayers: number, capacity: number): number =>
+      policies[name](lookups(evaluations, hashLayers), capacity).hits;
+
+    it('makes no hit of what it fetches', () => {
+      expect(hits([step(1, [1]), step(1, [2])], 1, 4)).toBe(0);
+      expect(hits([step(1, [1]), step(1, [1])], 1, 4)).toBe(1);
+    });
+
+    it('keeps what the first layers want from the start of the step', () => {
+      // The third step lacks 5 of layer 0. Expert 2 of layer 1 was not used for longest, but it is wanted now: 3 goes.
+      const steps = [step(1, [], [2]), step(1, [], [3]), step(1, [4]), step(1, [5], [2])];
+
+      expect(hits(steps, 2, 3)).toBe(1);
+      expect(hits(steps, 0, 3)).toBe(0);
+    });
+
+    it('gives up nothing that the last step used', () => {
+      // Of layer 3 something could go for 2, but the last step used it. So 2 is fetched when layer 0 is computed, and takes
+      // the slot of what layer 1 is about to want.
+      const first = step(1, [], [1], [], [5]);
+
+      expect(hits([first, step(1, [2], [1])], 2, 2)).toBe(0);
+      // A step later it may go.
+      expect(hits([first, step(1), step(1, [2], [1])], 2, 2)).toBe(1);
+    });
+
+    it('of several tokens takes free slots and evicts nothing', () => {
+      const full = [step(1, [1]), step(1, [2]), step(2, [3, 4]), step(1, [1]), step(1, [2])];
+
+      expect(hits(full, 1, 2)).toBe(2);
+      expect(hits([step(2, [3, 4]), step(1, [3, 4])], 1, 2)).toBe(2);
+    });
+  });
+
+  it('counts what it fetched as used when its layer is computed', () => {
+    // 2 of layer 1 was there before 1 of layer 0 was used again, and is used after it: 1 leaves for layer 3.
+    const steps = [step(1, [1]), step(1, [1], [2]), step(1, [], [], [], [6]), step(1, [], [2])];
+
+    expect(replayLru(lookups(steps, 2), 2).hits).toBe(2);
+  });
+});
+
 describe('LFRU', () => {
   it('spares a key that was used often, where LRU does not', () => {
     const trace = decoded([1], [1], [1], [2], [3], [1]);
@@ -230,8 +296,9 @@ describe('Belady', () => {
       fc.property(
         fc.array(evaluation, { maxLength: 40 }),
         fc.integer({ min: 1, max: 12 }),
-        (evaluations, capacity) => {
-          const trace = lookups(evaluations);
+        fc.nat(4),
+        (evaluations, capacity, hashLayers) => {
+          const trace = lookups(evaluations, hashLayers);
 
           expect(replayBelady(trace, capacity).hits).toBeGreaterThanOrEqual(
             policies[name](trace, capacity).hits,
