@@ -36,7 +36,7 @@ export function fetchBuffers(request: PlanRequest, memoryAvailable: number): Fet
   }
   if (buffers.bytes > memoryAvailable) {
     throw new PlanError(
-      `the buffers of ${buffers.readers} readers of weights need ${gib(buffers.bytes)} of main memory, ` +
+      `the buffers of ${buffers.readers} ${buffers.readers === 1 ? 'reader' : 'readers'} of weights need ${gib(buffers.bytes)} of main memory, ` +
         `${gib(Math.max(0, memoryAvailable))} are free; ` +
         (readThreads === undefined
           ? 'free some memory'

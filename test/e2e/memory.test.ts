@@ -144,11 +144,6 @@ describe('on a simulated GPU', () => {
         counts: { experts: { hostHits: some } },
       },
       {
-        options: '--sim vram=2.6,ram=0.03',
-        says: /experts are read from the file when they are needed, because .*main memory cannot hold them pinned either/,
-        counts: { experts: { misses: some } },
-      },
-      {
         options: '--sim vram=24,ram=64 --ssd-streaming',
         says: /expert cache: 48 experts .* in GPU memory/,
         counts: { experts: { slots: 48, evictions: 0, transit: 0 } },
