@@ -1,5 +1,4 @@
 import type { BackendName, BackendState, DeviceInfo } from '../engine/index.js';
-import { pagingNeedsGpu } from '../plan/index.js';
 import { checkPlacement, withoutEffect } from './checks.js';
 import { RunError, UsageError } from './errors.js';
 import type { Run } from './run.js';
@@ -104,9 +103,6 @@ function onCpu(settings: Settings, options: Partial<BackendChoice> = {}): Backen
     throw new RunError(
       '--check-tensors checks what was uploaded to a GPU, and the cpu backend uploads nothing; leave it out',
     );
-  }
-  if (settings.weightPaging) {
-    throw new RunError(pagingNeedsGpu);
   }
   const warnings = withoutEffect(settings, 'cpu');
   if (settings.gpuResident === true) {

@@ -74,7 +74,7 @@ function weightReasons(
 }
 
 /** What is said wherever the processor is to compute and `--weight-paging` was given. */
-export const pagingNeedsGpu =
+const pagingNeedsGpu =
   '--weight-paging lets weights take turns in GPU memory, which the cpu backend has not; ' +
   'the backends that have it are cuda, rocm and sim';
 

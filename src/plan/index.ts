@@ -4,7 +4,6 @@ export type { TokenCost } from './cost.js';
 export { deviceSessionBytes } from './device-session.js';
 export type { DeviceSessionBytes } from './device-session.js';
 export { failureText, isSameLoad, stepOf } from './failures.js';
-export { pagingNeedsGpu } from './host-plan.js';
 export { sessionBytes } from './kv-cache.js';
 export type { SessionBytes } from './kv-cache.js';
 export { planLoad, planSession } from './load-plan.js';

@@ -88,14 +88,22 @@ describe('on a simulated machine', () => {
     expect(status).toBe(0);
   });
 
-  it('each reason is told once when no way is left', async () => {
+  it('without pinned memory the model is copied from the mapping, and the answer is right', async () => {
     const { stdout, stderr, status } = await ask('-q --sim vram=24,ram=64,fail=pin:1:0');
+
+    expect(stdout).toBe('12 + 30 = 42.\n');
+    expect(stderr).toMatch(/the pinned buffers through which weights are copied could not be had/);
+    expect(status).toBe(0);
+  });
+
+  it('each reason is told once when no way is left', async () => {
+    const { stdout, stderr, status } = await ask('-q --sim vram=24,ram=64,fail=allocate:1:0');
 
     const said = stderr.trimEnd().split('\n').at(-1) ?? '';
     expect(said).toMatch(
-      /^ds4: the model could not be copied .*; then the mapping of the file could not be pinned .*there is no other way$/,
+      /^ds4: the model could not be copied .*; then the weights outside the experts could not be copied .*there is no other way$/,
     );
-    expect(said.match(/the expert cache could not be set up: /g)).toHaveLength(1);
+    expect(said.match(/the model could not be copied/g)).toHaveLength(1);
     expect(stdout).toBe('');
     expect(status).toBe(1);
   });
@@ -122,7 +130,8 @@ describe('a model file that is cut while its experts are streamed', () => {
     const { stderr, status } = await program.done;
 
     expect(stderr.trimEnd().split('\n').at(-1)).toMatch(
-      /^ds4: cannot read .*cut\.gguf: the file ended after [0-9]+ of [0-9]+ bytes at offset [0-9]+; it was cut short/,
+      // Between two steps, or by a read within one.
+      /^ds4: cannot (go on with .*cut\.gguf: it shrank from [0-9]+ to [0-9]+ bytes|read .*cut\.gguf: the file ended after [0-9]+ of [0-9]+ bytes)/,
     );
     expect(status).toBe(1);
   });

@@ -77,7 +77,7 @@ describe.skipIf(!existsSync(library))('an emulated card', () => {
   });
 
   test('a card that is there and cannot be opened is no machine without one', () => {
-    card().failCall('gpuGetDeviceProperties', launchFailure);
+    card().failCall('gpuGetDeviceProperties', outOfMemory);
 
     expect(probeBackend('cuda', libraryDirectory).kind).toBe('broken');
   });
@@ -120,19 +120,19 @@ describe.skipIf(!existsSync(library))('an emulated card', () => {
   );
 
   test.each([
-    ['gpuMalloc', outOfMemory],
-    ['gpuHostAlloc', outOfMemory],
-    ['gpuMemcpyAsync', outOfMemory],
+    // The first memory of each kind is the backend's own: no other plan would do without it.
+    ['gpuMalloc', outOfMemory, 1],
+    ['gpuMemcpyAsync', outOfMemory, 0],
   ])(
     'whose %s fails while a model is copied leads to mapped experts and the same answer',
-    async (call, error) => {
+    async (call, error, skip) => {
       await using whole = engineFor({ placement: 'resident' });
       await whole.load();
       const expected = await bestTokens(whole);
       await whole.close();
       const plans: LoadPlan[] = [];
 
-      card().failCall(call, error);
+      card().failCall(call, error, skip);
       const { plan, loaded: engine } = await loadAsPlanned({
         plan: (failures) => {
           const [device] = listDevices('cuda', libraryDirectory);
