@@ -104,6 +104,13 @@ function onCpu(settings: Settings, options: Partial<BackendChoice> = {}): Backen
       '--check-tensors checks what was uploaded to a GPU, and the cpu backend uploads nothing; leave it out',
     );
   }
+  if (settings.weightPaging) {
+    // As the planner says it, which is not loaded before the options are checked.
+    throw new RunError(
+      '--weight-paging lets weights take turns in GPU memory, which the cpu backend has not; ' +
+        'the backends that have it are cuda, rocm and sim',
+    );
+  }
   const warnings = withoutEffect(settings, 'cpu');
   if (settings.gpuResident === true) {
     warnings.push('--gpu-resident has no effect with the cpu backend');
