@@ -1,107 +1,67 @@
 #include "backend/cpu/ops_test.h"
 
+#include "backend/parity/attention.h"
+
 namespace ds4::backend::cpu::test {
 
 namespace {
 
-struct Shape {
-    int64_t  tokens, heads, dim, dims, window, ratio, top_k;
-    uint64_t position;
-};
-
-/* The fixtures' head sizes and the real one; empty and full windows; all rows and selected rows; ends of tiles. */
-constexpr Shape kShapes[] = {
-    {12, 8, 64, 32, 32, 0, 0, 0},     {10, 4, 512, 64, 128, 4, 0, 500},  {9, 5, 72, 6, 8, 4, 6, 200},
-    {8, 64, 512, 64, 128, 4, 64, 1000}, {5, 3, 20, 4, 16, 128, 0, 300},
-};
+std::vector<double> in_double(const parity::AttentionCase &in) {
+    const parity::AttentionShape &shape = in.shape;
+    std::vector<double>           want;
+    for (int64_t t = 0; t < shape.tokens; ++t) {
+        const int64_t              position = static_cast<int64_t>(shape.position) + t;
+        std::vector<const float *> keys;
+        for (int64_t p = std::max<int64_t>(0, position - shape.window + 1); p <= position; ++p) {
+            keys.push_back(in.ring.data() + p % in.ring_rows * shape.dim);
+        }
+        const int64_t n = shape.top_k == 0 ? in.visible(t) : in.count[static_cast<size_t>(t)];
+        for (int64_t i = 0; i < n; ++i) {
+            const int64_t row = shape.top_k == 0 ? i : in.selected[static_cast<size_t>(t * shape.top_k + i)];
+            keys.push_back(in.rows.data() + row * shape.dim);
+        }
+        for (int64_t h = 0; h < shape.heads; ++h) {
+            const float        *query = in.q.data() + (t * shape.heads + h) * shape.dim;
+            std::vector<double> weights;
+            const auto          sink = static_cast<double>(in.sinks[static_cast<size_t>(h)]);
+            double              top = sink;
+            for (const float *key : keys) {
+                double z = 0.0;
+                for (int64_t i = 0; i < shape.dim; ++i) {
+                    z += static_cast<double>(query[i]) * static_cast<double>(key[i]);
+                }
+                weights.push_back(z / std::sqrt(static_cast<double>(shape.dim)));
+                top = std::max(top, weights.back());
+            }
+            double              total = std::exp(sink - top);
+            std::vector<double> out(static_cast<size_t>(shape.dim));
+            for (size_t j = 0; j < keys.size(); ++j) {
+                const double w = std::exp(weights[j] - top);
+                total += w;
+                for (size_t i = 0; i < out.size(); ++i) {
+                    out[i] += w * static_cast<double>(keys[j][i]);
+                }
+            }
+            for (double &value : out) {
+                value /= total;
+            }
+            turn(out, in.frequency, static_cast<uint64_t>(position), -1.0);
+            want.insert(want.end(), out.begin(), out.end());
+        }
+    }
+    return want;
+}
 
 } // namespace
 
 TEST("attention over window and compressed rows equals the reference") {
-    for (const Shape &shape : kShapes) {
-        const int64_t            width = shape.heads * shape.dim;
-        const int64_t            ring_rows = shape.window + shape.tokens;
-        const auto               end = static_cast<int64_t>(shape.position) + shape.tokens;
-        const int64_t            all_rows = shape.ratio == 0 ? 0 : end / shape.ratio;
-        Random                   random(31);
-        const std::vector<float> q = random.normals(shape.tokens * width, 2.0f);
-        const std::vector<float> ring = random.normals(ring_rows * shape.dim);
-        const std::vector<float> rows = random.normals(std::max<int64_t>(all_rows, 1) * shape.dim);
-        const std::vector<float> sinks = random.normals(shape.heads, 2.0f);
-        const std::vector<float> frequency = frequencies(shape.dims);
-
-        const auto visible = [&](int64_t t) {
-            return shape.ratio == 0 ? 0 : (static_cast<int64_t>(shape.position) + t + 1) / shape.ratio;
-        };
-        std::vector<int32_t> selected(static_cast<size_t>(shape.tokens * std::max<int64_t>(shape.top_k, 1)));
-        std::vector<int32_t> count(static_cast<size_t>(shape.tokens));
-        for (int64_t t = 0; shape.top_k != 0 && t < shape.tokens; ++t) {
-            const int64_t n = std::min(shape.top_k, visible(t));
-            count[static_cast<size_t>(t)] = static_cast<int32_t>(n);
-            for (int64_t i = 0; i < n; ++i) { /* spread over the rows, ascending */
-                selected[static_cast<size_t>(t * shape.top_k + i)] = static_cast<int32_t>(i * visible(t) / n);
-            }
+    for (const parity::AttentionShape &shape : parity::kAttentionShapes) {
+        if (!tried_on_cpu(shape.slow)) {
+            continue;
         }
-
-        const auto run = [&](Ops &ops, const std::vector<int64_t> &pieces) {
-            std::vector<float> out(q.size());
-            int64_t            first = 0;
-            for (const int64_t piece : pieces) {
-                ops.attention({piece, shape.heads, shape.dim, shape.position + static_cast<uint64_t>(first),
-                               {frequency.data(), shape.dims}, q.data() + first * width, shape.window, ring_rows,
-                               ring.data(), shape.ratio, shape.ratio == 0 ? nullptr : rows.data(),
-                               static_cast<int64_t>(rows.size()) / shape.dim,
-                               shape.top_k == 0 ? nullptr : selected.data() + first * shape.top_k,
-                               shape.top_k == 0 ? nullptr : count.data() + first, shape.top_k, sinks.data(),
-                               out.data() + first * width});
-                first += piece;
-            }
-            return out;
-        };
-        check_op("attention dim " + std::to_string(shape.dim), shape.tokens, Settings::one_arithmetic, 1e-11, run, [&](bool) {
-            std::vector<double> want;
-            for (int64_t t = 0; t < shape.tokens; ++t) {
-                const int64_t              position = static_cast<int64_t>(shape.position) + t;
-                std::vector<const float *> keys;
-                for (int64_t p = std::max<int64_t>(0, position - shape.window + 1); p <= position; ++p) {
-                    keys.push_back(ring.data() + p % ring_rows * shape.dim);
-                }
-                const int64_t n = shape.top_k == 0 ? visible(t) : count[static_cast<size_t>(t)];
-                for (int64_t i = 0; i < n; ++i) {
-                    const int64_t row = shape.top_k == 0 ? i : selected[static_cast<size_t>(t * shape.top_k + i)];
-                    keys.push_back(rows.data() + row * shape.dim);
-                }
-                for (int64_t h = 0; h < shape.heads; ++h) {
-                    const float        *query = q.data() + (t * shape.heads + h) * shape.dim;
-                    std::vector<double> weights;
-                    const auto          sink = static_cast<double>(sinks[static_cast<size_t>(h)]);
-                    double              top = sink;
-                    for (const float *key : keys) {
-                        double z = 0.0;
-                        for (int64_t i = 0; i < shape.dim; ++i) {
-                            z += static_cast<double>(query[i]) * static_cast<double>(key[i]);
-                        }
-                        weights.push_back(z / std::sqrt(static_cast<double>(shape.dim)));
-                        top = std::max(top, weights.back());
-                    }
-                    double              total = std::exp(sink - top);
-                    std::vector<double> out(static_cast<size_t>(shape.dim));
-                    for (size_t j = 0; j < keys.size(); ++j) {
-                        const double w = std::exp(weights[j] - top);
-                        total += w;
-                        for (size_t i = 0; i < out.size(); ++i) {
-                            out[i] += w * static_cast<double>(keys[j][i]);
-                        }
-                    }
-                    for (double &value : out) {
-                        value /= total;
-                    }
-                    turn(out, frequency, static_cast<uint64_t>(position), -1.0);
-                    want.insert(want.end(), out.begin(), out.end());
-                }
-            }
-            return want;
-        });
+        const parity::AttentionCase in(shape);
+        check_op(shape.name(), shape.tokens, Settings::one_arithmetic, 1e-11,
+                 [&](Backend &backend, int64_t piece) { return in.run(backend, piece); }, [&](bool) { return in_double(in); });
     }
 }
 

@@ -1,6 +1,7 @@
 #include "backend/cpu/ops_test.h"
 
 #include "backend/cpu/sinkhorn.h"
+#include "backend/parity/hyper_connection.h"
 
 namespace ds4::backend::cpu::test {
 
@@ -64,10 +65,98 @@ std::vector<double> balanced(std::vector<double> c, int64_t hc, int64_t iteratio
     return c;
 }
 
-struct Shape {
-    int64_t tokens, hc, width;
-};
-constexpr Shape kShapes[] = {{10, 4, 128}, {9, 4, 1000}, {3, 2, 40}, {4, 3, 64}, {1, 4, 4096}};
+/* Streams [hc, width] of one token as one row [width], mixed by its gates and normalised. */
+void collapse(const std::vector<double> &streams, const std::vector<double> &gates, const std::vector<float> &norm,
+              std::vector<double> &out) {
+    std::vector<double> x(norm.size());
+    for (size_t s = 0; s < gates.size(); ++s) {
+        for (size_t i = 0; i < x.size(); ++i) {
+            x[i] += gates[s] * streams[s * x.size() + i];
+        }
+    }
+    const double normal = rms_scale(x, 1e-6);
+    for (size_t i = 0; i < x.size(); ++i) {
+        out.push_back(x[i] * normal * static_cast<double>(norm[i]));
+    }
+}
+
+std::vector<double> in_double(const parity::HcPreCase &in) {
+    const parity::StreamsShape &shape = in.shape;
+    const auto                  hc = static_cast<size_t>(shape.hc);
+    const auto                  mixes = multiply(in.fn, true, in.streams, shape.tokens);
+    std::vector<double>         xs, posts, combs;
+    for (int64_t t = 0; t < shape.tokens; ++t) {
+        const std::vector<double> own(in.streams.begin() + t * shape.columns(), in.streams.begin() + (t + 1) * shape.columns());
+        const double              inverse = rms_scale(own, 1e-6);
+        const double             *mix = mixes.data() + t * shape.mixes();
+        const auto                logit = [&](size_t i, size_t kind) {
+            return mix[i] * inverse * static_cast<double>(in.scale[kind]) + static_cast<double>(in.base[i]);
+        };
+        std::vector<double> pre, comb;
+        for (size_t s = 0; s < hc; ++s) {
+            pre.push_back(sigmoid(logit(s, 0)) + 1e-6);
+            posts.push_back(2.0 * sigmoid(logit(hc + s, 1)));
+        }
+        for (size_t i = 0; i < hc * hc; ++i) {
+            comb.push_back(logit(2 * hc + i, 2));
+        }
+        comb = balanced(comb, shape.hc, shape.iterations, 1e-6);
+        combs.insert(combs.end(), comb.begin(), comb.end());
+        collapse(own, pre, in.norm, xs);
+    }
+    xs.insert(xs.end(), posts.begin(), posts.end());
+    xs.insert(xs.end(), combs.begin(), combs.end());
+    return xs;
+}
+
+std::vector<double> in_double(const parity::HcPostCase &in) {
+    const parity::StreamsShape &shape = in.shape;
+    std::vector<double>         want;
+    for (int64_t t = 0; t < shape.tokens; ++t) {
+        for (int64_t b = 0; b < shape.hc; ++b) {
+            for (int64_t i = 0; i < shape.width; ++i) {
+                double value = static_cast<double>(in.post[static_cast<size_t>(t * shape.hc + b)]) *
+                               static_cast<double>(in.y[static_cast<size_t>(t * shape.width + i)]);
+                for (int64_t a = 0; a < shape.hc; ++a) {
+                    value += static_cast<double>(in.comb[static_cast<size_t>((t * shape.hc + a) * shape.hc + b)]) *
+                             static_cast<double>(in.streams[static_cast<size_t>(t * shape.columns() + a * shape.width + i)]);
+                }
+                want.push_back(value);
+            }
+        }
+    }
+    want.push_back(-1.0); /* no layer is bad */
+    return want;
+}
+
+std::vector<double> in_double(const parity::HcHeadCase &in) {
+    const parity::StreamsShape &shape = in.shape;
+    const auto                  mixes = multiply(in.fn, true, in.streams, shape.tokens);
+    std::vector<double>         want;
+    for (int64_t t = 0; t < shape.tokens; ++t) {
+        const std::vector<double> own(in.streams.begin() + t * shape.columns(), in.streams.begin() + (t + 1) * shape.columns());
+        const double              inverse = rms_scale(own, 1e-6);
+        std::vector<double>       gates;
+        for (size_t s = 0; s < static_cast<size_t>(shape.hc); ++s) {
+            gates.push_back(sigmoid(mixes[static_cast<size_t>(t * shape.hc) + s] * inverse * static_cast<double>(in.scale[0]) +
+                                    static_cast<double>(in.base[s])) + 1e-6);
+        }
+        collapse(own, gates, in.norm, want);
+    }
+    return want;
+}
+
+template <typename Case> void check_streams(const std::string &name, double tolerance, const Case &in) {
+    check_op(name, in.shape.tokens, Settings::one_arithmetic, tolerance,
+             [&](Backend &backend, int64_t piece) {
+                 if constexpr (std::is_same_v<Case, parity::HcPreCase>) {
+                     return in.run(backend, piece).all();
+                 } else {
+                     return in.run(backend, piece);
+                 }
+             },
+             [&](bool) { return in_double(in); });
+}
 
 } // namespace
 
@@ -97,148 +186,32 @@ TEST("four streams take the same steps as any number of them") {
 }
 
 TEST("streams are mixed, collapsed and normalised in front of a sublayer") {
-    for (const Shape &shape : kShapes) {
-        for (const quant::Type type : {quant::Type::f32, quant::Type::f16}) {
-            const int64_t            columns = shape.hc * shape.width;
-            const int64_t            mix_count = 2 * shape.hc + shape.hc * shape.hc;
-            Random                   random(21);
-            const OwnedMatrix        fn = random_matrix(type, mix_count, columns, random);
-            const std::vector<float> streams = random.normals(shape.tokens * columns);
-            const std::vector<float> base = random.normals(mix_count);
-            const std::vector<float> scale = {0.1f, 0.2f, 0.15f};
-            const std::vector<float> norm = random.normals(shape.width);
-            const auto               run = [&](Ops &ops, const std::vector<int64_t> &pieces) {
-                std::vector<float> x(static_cast<size_t>(shape.tokens * shape.width));
-                std::vector<float> post(static_cast<size_t>(shape.tokens * shape.hc));
-                std::vector<float> comb(static_cast<size_t>(shape.tokens * shape.hc * shape.hc));
-                int64_t            first = 0;
-                for (const int64_t piece : pieces) {
-                    ops.hc_pre({piece, shape.hc, shape.width, streams.data() + first * columns, &fn.matrix, base.data(),
-                                scale.data(), 20, 1e-6f, norm.data(), 1e-6f, x.data() + first * shape.width,
-                                post.data() + first * shape.hc, comb.data() + first * shape.hc * shape.hc});
-                    first += piece;
-                }
-                x.insert(x.end(), post.begin(), post.end());
-                x.insert(x.end(), comb.begin(), comb.end());
-                return x;
-            };
-            check_op("hc_pre " + std::to_string(shape.width), shape.tokens, Settings::one_arithmetic, 1e-11, run, [&](bool) {
-                const auto          hc = static_cast<size_t>(shape.hc);
-                const auto          width = static_cast<size_t>(shape.width);
-                const auto          mixes = multiply(fn, true, streams, shape.tokens);
-                std::vector<double> xs, posts, combs;
-                for (int64_t t = 0; t < shape.tokens; ++t) {
-                    const std::vector<double> own(streams.begin() + t * columns, streams.begin() + (t + 1) * columns);
-                    const double              inverse = rms_scale(own, 1e-6);
-                    const double             *mix = mixes.data() + t * mix_count;
-                    const auto logit = [&](size_t i, size_t kind) {
-                        return mix[i] * inverse * static_cast<double>(scale[kind]) + static_cast<double>(base[i]);
-                    };
-                    std::vector<double> x(width), comb(hc * hc);
-                    for (size_t s = 0; s < hc; ++s) {
-                        const double pre = sigmoid(logit(s, 0)) + 1e-6;
-                        for (size_t i = 0; i < width; ++i) {
-                            x[i] += pre * own[s * width + i];
-                        }
-                        posts.push_back(2.0 * sigmoid(logit(hc + s, 1)));
-                    }
-                    for (size_t i = 0; i < hc * hc; ++i) {
-                        comb[i] = logit(2 * hc + i, 2);
-                    }
-                    comb = balanced(comb, shape.hc, 20, 1e-6);
-                    combs.insert(combs.end(), comb.begin(), comb.end());
-                    const double normal = rms_scale(x, 1e-6);
-                    for (size_t i = 0; i < width; ++i) {
-                        xs.push_back(x[i] * normal * static_cast<double>(norm[i]));
-                    }
-                }
-                xs.insert(xs.end(), posts.begin(), posts.end());
-                xs.insert(xs.end(), combs.begin(), combs.end());
-                return xs;
-            });
+    for (const parity::StreamsShape &shape : parity::kStreamsShapes) {
+        for (const quant::Type type : shape.types) {
+            if (tried_on_cpu(shape.slow)) {
+                const parity::HcPreCase in(shape, type);
+                check_streams(in.name(), parity::sum_tolerance(shape.columns()), in);
+            }
         }
     }
 }
 
 TEST("streams are expanded behind a sublayer, source before destination") {
-    for (const Shape &shape : kShapes) {
-        const int64_t            columns = shape.hc * shape.width;
-        Random                   random(22);
-        const std::vector<float> streams = random.normals(shape.tokens * columns);
-        const std::vector<float> y = random.normals(shape.tokens * shape.width);
-        const std::vector<float> post = random.normals(shape.tokens * shape.hc);
-        const std::vector<float> comb = random.normals(shape.tokens * shape.hc * shape.hc);
-        const auto               run = [&](Ops &ops, const std::vector<int64_t> &pieces) {
-            std::vector<float> out = streams;
-            int64_t            first = 0;
-            for (const int64_t piece : pieces) {
-                ops.hc_post({piece, shape.hc, shape.width, out.data() + first * columns, y.data() + first * shape.width,
-                             post.data() + first * shape.hc, comb.data() + first * shape.hc * shape.hc, 0, nullptr});
-                first += piece;
-            }
-            return out;
-        };
-        check_op("hc_post " + std::to_string(shape.width), shape.tokens, Settings::one_arithmetic, 1e-13, run, [&](bool) {
-            std::vector<double> want;
-            for (int64_t t = 0; t < shape.tokens; ++t) {
-                for (int64_t b = 0; b < shape.hc; ++b) {
-                    for (int64_t i = 0; i < shape.width; ++i) {
-                        double value = static_cast<double>(post[static_cast<size_t>(t * shape.hc + b)]) *
-                                       static_cast<double>(y[static_cast<size_t>(t * shape.width + i)]);
-                        for (int64_t a = 0; a < shape.hc; ++a) {
-                            value += static_cast<double>(comb[static_cast<size_t>((t * shape.hc + a) * shape.hc + b)]) *
-                                     static_cast<double>(streams[static_cast<size_t>(t * columns + a * shape.width + i)]);
-                        }
-                        want.push_back(value);
-                    }
-                }
-            }
-            return want;
-        });
+    for (const parity::StreamsShape &shape : parity::kStreamsShapes) {
+        if (tried_on_cpu(shape.slow)) {
+            check_streams(shape.name("hc_post"), 1e-13, parity::HcPostCase(shape));
+        }
     }
 }
 
 TEST("the head collapses the streams with one gate each and no factor two") {
-    for (const Shape &shape : kShapes) {
-        const int64_t            columns = shape.hc * shape.width;
-        Random                   random(23);
-        const OwnedMatrix        fn = random_matrix(quant::Type::f16, shape.hc, columns, random);
-        const std::vector<float> streams = random.normals(shape.tokens * columns);
-        const std::vector<float> base = random.normals(shape.hc);
-        const float              scale = 0.3f;
-        const std::vector<float> norm = random.normals(shape.width);
-        const auto               run = [&](Ops &ops, const std::vector<int64_t> &pieces) {
-            std::vector<float> x(static_cast<size_t>(shape.tokens * shape.width));
-            int64_t            first = 0;
-            for (const int64_t piece : pieces) {
-                ops.hc_head({piece, shape.hc, shape.width, streams.data() + first * columns, &fn.matrix, base.data(), &scale,
-                             1e-6f, norm.data(), 1e-6f, x.data() + first * shape.width});
-                first += piece;
+    for (const parity::StreamsShape &shape : parity::kStreamsShapes) {
+        for (const quant::Type type : shape.types) {
+            if (tried_on_cpu(shape.slow)) {
+                const parity::HcHeadCase in(shape, type);
+                check_streams(in.name(), parity::sum_tolerance(shape.columns()), in);
             }
-            return x;
-        };
-        check_op("hc_head " + std::to_string(shape.width), shape.tokens, Settings::one_arithmetic, 1e-11, run, [&](bool) {
-            const auto          width = static_cast<size_t>(shape.width);
-            const auto          mixes = multiply(fn, true, streams, shape.tokens);
-            std::vector<double> want;
-            for (int64_t t = 0; t < shape.tokens; ++t) {
-                const std::vector<double> own(streams.begin() + t * columns, streams.begin() + (t + 1) * columns);
-                const double              inverse = rms_scale(own, 1e-6);
-                std::vector<double>       x(width);
-                for (size_t s = 0; s < static_cast<size_t>(shape.hc); ++s) {
-                    const double gate = sigmoid(mixes[static_cast<size_t>(t * shape.hc) + s] * inverse * static_cast<double>(scale) +
-                                                static_cast<double>(base[s])) + 1e-6;
-                    for (size_t i = 0; i < width; ++i) {
-                        x[i] += gate * own[s * width + i];
-                    }
-                }
-                const double normal = rms_scale(x, 1e-6);
-                for (size_t i = 0; i < width; ++i) {
-                    want.push_back(x[i] * normal * static_cast<double>(norm[i]));
-                }
-            }
-            return want;
-        });
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "backend/parity/route.h"
+
 namespace ds4::backend::cpu::test {
 
 namespace {
@@ -11,48 +13,48 @@ double score_of(double logit) {
     return std::sqrt(logit > 20.0 ? logit : std::log1p(std::exp(logit)));
 }
 
+std::vector<double> in_double(const parity::RouteCase &in) {
+    std::vector<double> weights, ids;
+    for (int64_t t = 0; t < in.tokens; ++t) {
+        const auto own = [&](int64_t e) {
+            return score_of(static_cast<double>(in.logits[static_cast<size_t>(t * in.experts + e)]));
+        };
+        const auto ranked = [&](int64_t e) {
+            return own(e) + (in.bias.empty() ? 0.0 : static_cast<double>(in.bias[static_cast<size_t>(e)]));
+        };
+        std::vector<int64_t> chosen(static_cast<size_t>(in.experts));
+        std::iota(chosen.begin(), chosen.end(), 0);
+        std::stable_sort(chosen.begin(), chosen.end(), [&](int64_t a, int64_t b) { return ranked(a) > ranked(b); });
+        if (!in.hash.empty()) {
+            const auto line = in.hash.begin() + in.token_ids[static_cast<size_t>(t)] * in.used;
+            chosen.assign(line, line + in.used);
+        }
+        chosen.resize(static_cast<size_t>(in.used));
+        double total = 0.0;
+        for (const int64_t e : chosen) {
+            total += own(e);
+        }
+        for (const int64_t e : chosen) {
+            ids.push_back(static_cast<double>(e));
+            weights.push_back(own(e) * 1.5 / (in.normalise ? total : 1.0));
+        }
+    }
+    weights.insert(weights.end(), ids.begin(), ids.end());
+    return weights;
+}
+
 } // namespace
 
 TEST("the best experts by biased score get weights by unbiased score") {
-    constexpr int64_t        tokens = 12, experts = 40, used = 6;
-    Random                   random(61);
-    const std::vector<float> logits = random.normals(tokens * experts, 8.0f);
-    const std::vector<float> bias = random.normals(experts);
-    for (const bool normalise : {false, true}) {
-        const auto run = [&](Ops &ops, const std::vector<int64_t> &pieces) {
-            std::vector<int32_t> ids(tokens * used);
-            std::vector<float>   weights(tokens * used);
-            int64_t              first = 0;
-            for (const int64_t piece : pieces) {
-                ops.route({piece, experts, used, logits.data() + first * experts, bias.data(), nullptr, nullptr, normalise,
-                           1.5f, ids.data() + first * used, weights.data() + first * used});
-                first += piece;
+    for (const parity::RouteShape &shape : parity::kRouteShapes) {
+        for (const bool normalise : {false, true}) {
+            if (tried_on_cpu(shape.slow)) {
+                const parity::RouteCase in = parity::route_case(shape, normalise);
+                check_op(shape.name(), shape.tokens, Settings::one_arithmetic, 1e-13,
+                         [&](Backend &backend, int64_t piece) { return in.run(backend, piece).all(); },
+                         [&](bool) { return in_double(in); });
             }
-            weights.insert(weights.end(), ids.begin(), ids.end());
-            return weights;
-        };
-        check_op("route", tokens, Settings::one_arithmetic, 1e-13, run, [&](bool) {
-            std::vector<double> weights, ids;
-            for (int64_t t = 0; t < tokens; ++t) {
-                std::vector<int64_t> order(experts);
-                std::iota(order.begin(), order.end(), 0);
-                const auto own = [&](int64_t e) { return score_of(static_cast<double>(logits[static_cast<size_t>(t * experts + e)])); };
-                std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-                    return own(a) + static_cast<double>(bias[static_cast<size_t>(a)]) >
-                           own(b) + static_cast<double>(bias[static_cast<size_t>(b)]);
-                });
-                double total = 0.0;
-                for (int64_t i = 0; i < used; ++i) {
-                    total += own(order[static_cast<size_t>(i)]);
-                }
-                for (int64_t i = 0; i < used; ++i) {
-                    ids.push_back(static_cast<double>(order[static_cast<size_t>(i)]));
-                    weights.push_back(own(order[static_cast<size_t>(i)]) * 1.5 / (normalise ? total : 1.0));
-                }
-            }
-            weights.insert(weights.end(), ids.begin(), ids.end());
-            return weights;
-        });
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "check.h"
+#include "thread_limit.h"
 
 using ds4::backend::cpu::ThreadPool;
 
@@ -86,4 +87,15 @@ TEST("a cancelled loop stops taking items and says so, and the next one runs aga
         pool.run(1000, kPlenty, [&](int64_t, uint32_t) { ++ran; });
         CHECK(ran == 1000);
     }
+}
+
+TEST("a pool that the system gives too few threads says how many there were, and ends those") {
+    for (const size_t started : {0u, 1u, 3u}) {
+        const ds4::test::ThreadLimit limit(started);
+
+        CHECK_FAILS(DS4_E_DEVICE, ThreadPool(5));
+        CHECK(limit.refused() == 1);
+    }
+    const ThreadPool whole(5);
+    CHECK(whole.threads() == 5);
 }

@@ -1,6 +1,7 @@
+#include "backend/parity/experts.h"
+
 #include <cmath>
 
-#include "backend/cpu/experts_test.h"
 #include "backend/gpu/parity_test.h"
 
 namespace ds4::backend::gpu::test {
@@ -9,208 +10,64 @@ namespace {
 
 using quant::Type;
 
-using Shape = cpu::test::ExpertsShape;
-using Model = cpu::test::ExpertsModel;
-using cpu::test::kMissing;
-using cpu::test::kMissingNames;
-using cpu::test::Missing;
-using cpu::test::Routing;
+using Shape = parity::ExpertsShape;
+using Model = parity::ExpertsCase;
+using PlacedModel = parity::PlacedExperts;
+using parity::kMissing;
+using parity::kMissingNames;
+using parity::Missing;
+using parity::Routing;
 
 std::vector<float> on_cpu(const Model &model, bool exact) {
-    const std::vector<ExpertAddress> table = model.table();
-    std::vector<float>               out(model.x.size());
-    ExpertsArgs                      call = model.host_args();
-    call.table = table.data();
-    call.out = out.data();
-    cpu::CpuOps ops = cpu_ops(exact);
-    ops.experts(call);
-    return out;
+    Backend backend = reference(exact);
+    return model.run(backend, model.shape.tokens);
 }
 
-/* The same layer on the device. */
-struct PlacedModel {
-    const Model               &model;
-    Backend                   &backend;
-    std::vector<PlacedMatrix>  matrices;
-    PlacedMatrix               shared_gate, shared_up, shared_down;
-    Placed<ExpertAddress>      table;
-    Placed<float>              x, weights;
-    Placed<int32_t>            ids;
-
-    PlacedModel(Backend &on, const Model &of, Layout layout)
-        : model(of), backend(on), shared_gate(place_matrix(on, of.shared_gate, layout)),
-          shared_up(place_matrix(on, of.shared_up, layout)), shared_down(place_matrix(on, of.shared_down, layout)),
-          x(place(on, of.x)), weights(place(on, of.weights)), ids(place(on, of.ids)) {
-        std::vector<ExpertAddress> addresses;
-        for (size_t e = 0; e < of.gates.size(); ++e) {
-            const auto put = [&](const OwnedMatrix &matrix) {
-                matrices.push_back(place_matrix(on, matrix, Layout::file));
-                return matrices.back().matrix.data;
-            };
-            const std::byte *gate = put(of.gates[e]);
-            const std::byte *up = put(of.ups[e]);
-            addresses.push_back({gate, up, put(of.downs[e])});
-        }
-        table = place(on, addresses);
-    }
-
-    /* The whole batch. */
-    ExpertsArgs args(float *out) const {
-        const Shape &shape = model.shape;
-        ExpertsArgs  call = model.args();
-        call.tokens = shape.tokens;
-        call.x = x.get();
-        call.ids = ids.get();
-        call.weights = weights.get();
-        call.table = table.get();
-        call.shared_gate = shape.has_shared ? &shared_gate.matrix : nullptr;
-        call.shared_up = shape.has_shared ? &shared_up.matrix : nullptr;
-        call.shared_down = shape.has_shared ? &shared_down.matrix : nullptr;
-        call.out = out;
-        return call;
-    }
-
-    std::vector<float> run(int64_t piece) {
-        const Shape &shape = model.shape;
-        const auto   out = room<float>(backend, model.x.size());
-        ExpertsArgs  call = args(out.get());
-        int64_t      first = 0;
-        for (const int64_t count : pieces(shape.tokens, piece)) {
-            call.tokens = count;
-            call.x = x.get() + first * shape.width;
-            call.ids = ids.get() + first * shape.used;
-            call.weights = weights.get() + first * shape.used;
-            call.out = out.get() + first * shape.width;
-            backend.ops->experts(call);
-            first += count;
-        }
-        return out.read();
-    }
-
-    /* The whole batch in two calls. */
-    std::vector<float> run_split(Missing missing, const std::byte *wrong) {
-        const cpu::test::SplitTables tables = cpu::test::split_tables(model, table.read(), missing, wrong);
-        const auto                   begun = place(backend, tables.first);
-        auto                         rest = place(backend, tables.rest);
-        const auto                   out = room<float>(backend, model.x.size());
-        ExpertsArgs                  call = args(out.get());
-        call.table = begun.get();
-        CHECK(backend.ops->begin_experts(call));
-        rest.write(tables.rest); /* copies come between the two */
-        call.table = rest.get();
-        call.begun = begun.get();
-        backend.ops->experts(call);
-        return out.read();
-    }
-};
-
 /* Against the processor's arithmetic, then against itself: cut into pieces, and with the shared expert rearranged. */
-void check_model(const std::string &name, const Model &model, bool exact, const std::vector<int64_t> &cuts) {
-    const std::string  what = name + (exact ? " exact" : "");
+void check_model(const Model &model, bool exact) {
+    const std::string  what = model.shape.name() + (exact ? " exact" : "");
     Backend            backend = gpu(exact);
     PlacedModel        in_file(backend, model, Layout::file);
     PlacedModel        arranged(backend, model, Layout::arranged);
     const int64_t      tokens = model.shape.tokens;
+    const int64_t      piece = model.shape.piece;
     std::vector<float> whole = in_file.run(tokens);
     /* In the fast arithmetic an inner value next to a rounding boundary may become the neighbouring byte. */
     CHECK_NMSE(what, whole, on_cpu(model, exact), exact ? 1e-11 : 2e-7);
     CHECK_SAME_BITS(what + " arranged", arranged.run(tokens), whole);
-    for (const int64_t cut : cuts) {
-        CHECK_SAME_BITS(what + " in pieces of " + std::to_string(cut), in_file.run(cut), whole);
-        CHECK_SAME_BITS(what + " arranged in pieces of " + std::to_string(cut), arranged.run(cut), whole);
-    }
+    CHECK_SAME_BITS(what + " in pieces of " + std::to_string(piece), in_file.run(piece), whole);
+    CHECK_SAME_BITS(what + " arranged in pieces of " + std::to_string(piece), arranged.run(piece), whole);
 }
 
 /* Begun before all experts are there, against one call. */
-void check_split(const std::string &name, const Model &model, bool exact, Layout layout) {
-    const std::string        what = name + (exact ? " exact" : "") + (layout == Layout::arranged ? " arranged" : "");
+void check_split(const Model &model, bool exact, Layout layout) {
+    const std::string        what =
+        "begin_" + model.shape.name() + (exact ? " exact" : "") + (layout == Layout::arranged ? " arranged" : "");
     Backend                  backend = gpu(exact);
     PlacedModel              placed(backend, model, layout);
-    const auto               wrong = room<std::byte>(backend, model.gates[0].bytes.size());
     const std::vector<float> whole = placed.run(model.shape.tokens);
     for (const Missing missing : kMissing) {
-        CHECK_SAME_BITS(what + kMissingNames[static_cast<int>(missing)], placed.run_split(missing, wrong.get()), whole);
+        CHECK_SAME_BITS(what + kMissingNames[static_cast<int>(missing)], placed.run_split(missing), whole);
     }
 }
 
 } // namespace
 
-TEST("experts of every mix of types add up as on the processor, however the batch is cut") {
-    const Shape shapes[] = {
-        {Type::iq2_xxs, Type::q2_k, Type::q8_0, Type::q8_0, 9, 256, 256, 2, 1, true},
-        {Type::q4_k, Type::q8_0, Type::q8_0, Type::q8_0, 9, 256, 32, 3, 2, true},
-        {Type::q8_0, Type::q4_k, Type::q8_0, Type::q6_k, 9, 32, 256, 3, 1, true},
-        {Type::q5_k, Type::mxfp4, Type::q4_k, Type::mxfp4, 9, 256, 32, 3, 1, true},
-        {Type::mxfp4, Type::q6_k, Type::q8_0, Type::q5_k, 9, 32, 256, 3, 1, true},
-        {Type::q6_k, Type::f16, Type::iq2_xxs, Type::f16, 9, 256, 40, 3, 1, true},
-        {Type::q8_0, Type::q8_0, Type::f32, Type::f32, 9, 96, 160, 5, 2, false},
-        {Type::f16, Type::f16, Type::f16, Type::bf16, 11, 64, 96, 8, 3, true},
-        {Type::f32, Type::f32, Type::f32, Type::f32, 3, 1, 1, 1, 1, false},
-        {Type::f16, Type::q8_0, Type::bf16, Type::f16, 9, 40, 32, 3, 2, true},
-    };
-    for (const Shape &shape : shapes) {
-        Random      random(91);
-        const Model model(shape, Routing::spread, random);
-        check_model(shape.name(), model, false, {1});
-        check_model(shape.name(), model, true, {1});
-    }
-}
-
-TEST("many tokens of an expert give each the bits it has alone") {
-    const Shape shapes[] = {
-        {Type::q8_0, Type::mxfp4, Type::q8_0, Type::q8_0, 150, 64, 32, 2, 1, true},
-        {Type::iq2_xxs, Type::q8_0, Type::q8_0, Type::q8_0, 70, 256, 32, 1, 1, false},
-        {Type::q8_0, Type::q2_k, Type::q8_0, Type::q8_0, 40, 32, 256, 2, 1, false},
-        {Type::f16, Type::f16, Type::f16, Type::f16, 140, 32, 40, 2, 1, true},
-    };
-    for (const Shape &shape : shapes) {
-        Random random(92);
-        check_model(shape.name(), Model(shape, Routing::spread, random), false, {8});
-    }
-}
-
-TEST("many experts with few choices each, and one with more than a narrow tile takes") {
-    const Shape shapes[] = {
-        {Type::iq2_xxs, Type::q2_k, Type::q8_0, Type::q8_0, 30, 256, 256, 20, 2, true},
-        {Type::q4_k, Type::mxfp4, Type::q8_0, Type::q8_0, 20, 256, 64, 16, 2, true},
-        {Type::q8_0, Type::q6_k, Type::q8_0, Type::q8_0, 20, 64, 256, 16, 2, false},
-    };
-    for (const Shape &shape : shapes) {
-        Random random(97);
-        check_model(shape.name() + " narrow", Model(shape, Routing::skewed, random), false, {8});
-    }
-}
-
-TEST("one expert may get everything and others nothing") {
-    Shape  shape{Type::q8_0, Type::q8_0, Type::q8_0, Type::q8_0, 70, 64, 32, 40, 2, true};
-    Random random(93);
-    check_model("skewed", Model(shape, Routing::skewed, random), false, {3});
-    shape.experts = 3;
-    shape.used = 3;
-    check_model("repeated", Model(shape, Routing::repeated, random), false, {1});
-    shape.used = 20;
-    shape.tokens = 11;
-    check_model("many choices", Model(shape, Routing::repeated, random), false, {4});
-}
-
-TEST("rows may be longer than what a lane holds, and of every alignment") {
-    const Shape shapes[] = {
-        {Type::iq2_xxs, Type::q8_0, Type::q8_0, Type::q8_0, 9, 4352, 32, 1, 1, false},
-        {Type::q8_0, Type::q2_k, Type::q8_0, Type::q8_0, 9, 32, 2304, 1, 1, false},
-        {Type::f16, Type::q8_0, Type::q8_0, Type::q8_0, 9, 33, 2080, 1, 1, false},
-    };
-    for (const Shape &shape : shapes) {
-        Random random(94);
-        /* Eight at a time: more than blocks round for themselves. */
-        check_model(shape.name() + " long", Model(shape, Routing::spread, random), false, {1, 8});
+TEST("experts of every mix of types and sort of choice add up as on the processor, however the batch is cut") {
+    for (const Shape &shape : parity::experts_shapes()) {
+        for (const bool exact : {false, true}) {
+            if (tried_on_card(shape.slow) && tried_with(shape.arithmetics, exact)) {
+                check_model(Model(shape), exact);
+            }
+        }
     }
 }
 
 TEST("one matrix of the shared expert may be rearranged and the other not") {
-    Random random(95);
-    Shape  shape{Type::q8_0, Type::q8_0, Type::q8_0, Type::q8_0, 9, 256, 64, 2, 1, true};
+    Random      random(95);
+    const Shape shape{Type::q8_0, Type::q8_0, Type::q8_0, Type::q8_0, 9, 256, 64, 2, 1, true};
     for (const bool other_type : {false, true}) {
-        Model model(shape, Routing::spread, random);
+        Model model(shape);
         if (other_type) {
             model.shared_up = random_matrix(Type::f16, shape.inner, shape.width, random);
         }
@@ -226,30 +83,24 @@ TEST("one matrix of the shared expert may be rearranged and the other not") {
 }
 
 TEST("experts that are begun before all are there give the bits of one call") {
-    for (const Shape &shape : cpu::test::split_shapes()) {
-        Random      random(97);
-        const Model model(shape, Routing::spread, random);
-        check_split(shape.name(), model, false, Layout::file);
-        check_split(shape.name(), model, true, Layout::file);
+    for (const Shape &shape : parity::begin_experts_shapes()) {
+        if (!tried_on_card(shape.slow)) {
+            continue;
+        }
+        const Model model(shape);
+        for (const bool exact : {false, true}) {
+            if (tried_with(shape.arithmetics, exact)) {
+                check_split(model, exact, Layout::file);
+            }
+        }
         if (shape.has_shared && shape.shared_gate_up == Type::q8_0 && shape.width % 256 == 0) {
-            check_split(shape.name(), model, false, Layout::arranged);
+            check_split(model, false, Layout::arranged);
         }
     }
 }
 
-TEST("experts may be begun with rows too long for blocks to round, and with choices of all sorts") {
-    const auto check = [](const char *name, const Shape &shape, Routing routing) {
-        Random random(97);
-        check_split(name, Model(shape, routing, random), false, Layout::file);
-    };
-    check("long rows", {Type::q8_0, Type::q8_0, Type::q8_0, Type::q8_0, 8, 4352, 32, 3, 2, true}, Routing::spread);
-    check("skewed", {Type::q8_0, Type::mxfp4, Type::q8_0, Type::q8_0, 70, 64, 32, 40, 2, true}, Routing::skewed);
-    check("repeated", {Type::q8_0, Type::q8_0, Type::q8_0, Type::q8_0, 11, 64, 32, 3, 20, true}, Routing::repeated);
-}
-
 TEST("only what was begun can be finished, once, and before the memory is used for something else") {
-    Random            random(98);
-    const Model       model({Type::q8_0, Type::q8_0, Type::q8_0, Type::q8_0, 20, 64, 32, 4, 2, true}, Routing::spread, random);
+    const Model       model({Type::q8_0, Type::q8_0, Type::q8_0, Type::q8_0, 20, 64, 32, 4, 2, true});
     Backend           backend = gpu(false);
     PlacedModel       placed(backend, model, Layout::file);
     const auto        out = room<float>(backend, model.x.size());
@@ -281,9 +132,7 @@ TEST("only what was begun can be finished, once, and before the memory is used f
 }
 
 TEST("experts may be read where the host keeps them") {
-    Random                   random(96);
-    const Shape              shape{Type::q8_0, Type::q8_0, Type::q8_0, Type::q8_0, 9, 64, 64, 2, 1, true};
-    const Model              model(shape, Routing::spread, random);
+    const Model              model({Type::q8_0, Type::q8_0, Type::q8_0, Type::q8_0, 9, 64, 64, 2, 1, true});
     Backend                  backend = gpu(false);
     PlacedModel              placed(backend, model, Layout::file);
     const std::vector<float> want = placed.run(9);

@@ -1,40 +1,24 @@
-#include "backend/gpu/parity_test.h"
+#include "backend/parity/norms.h"
 
 #include <cmath>
-#include <string>
+
+#include "backend/gpu/parity_test.h"
 
 namespace ds4::backend::gpu::test {
 
 TEST("rows are normalised as on the processor, also in place") {
-    for (const int64_t width : {1, 24, 64, 128, 1030, 1024, 1536, 2048, 4096, 7168, 8200}) {
-        constexpr int64_t        rows = 8;
-        const std::string        name = "rms_norm " + std::to_string(width);
-        Random                   random(11);
-        const std::vector<float> x = random.normals(rows * width);
-        const std::vector<float> weight = random.normals(width);
-        std::vector<float>       want(x.size());
-        cpu::CpuOps              ops = cpu_ops(false);
-        ops.rms_norm({rows, width, x.data(), weight.data(), 1e-6f, want.data()});
-        Backend    backend = gpu(false);
-        const auto placed_weight = place(backend, weight);
-        const auto in_place = [&](int64_t piece) {
-            const auto out = place(backend, x);
-            int64_t    first = 0;
-            for (const int64_t count : pieces(rows, piece)) {
-                float *at = out.get() + first * width;
-                backend.ops->rms_norm({count, width, at, placed_weight.get(), 1e-6f, at});
-                first += count;
-            }
-            return out.read();
+    for (const parity::RmsNormShape &shape : parity::kRmsNormShapes) {
+        if (!tried_on_card(shape.slow)) {
+            continue;
+        }
+        const parity::RmsNormCase in(shape);
+        const auto                run_apart = [&](Backend &backend, int64_t piece) {
+            return in.run(backend, piece, parity::Output::apart);
         };
-
-        const auto in = place(backend, x);
-        const auto out = room<float>(backend, x.size());
-        backend.ops->rms_norm({rows, width, in.get(), placed_weight.get(), 1e-6f, out.get()});
-
-        CHECK_NMSE(name, out.read(), want, 1e-13);
-        for (const int64_t piece : {int64_t{1}, int64_t{7}, rows}) {
-            CHECK_SAME_BITS(name + " in place, in pieces of " + std::to_string(piece), in_place(piece), out.read());
+        const std::vector<float> apart = check_parity(shape.name(), shape.rows, false, 1e-13, run_apart);
+        Backend                  backend = gpu(false);
+        for (const int64_t piece : {int64_t{1}, int64_t{7}, shape.rows}) {
+            CHECK_SAME_BITS(shape.name() + " in place, in pieces of " + std::to_string(piece), in.run(backend, piece), apart);
         }
     }
 }
