@@ -22,18 +22,30 @@ struct GateUpPointers {
     float            weight[kMostFewChoices];
 };
 
-/* inner[choice, row] = gated(gate[row] . x, up[row] . x) for the choices first .. last - 1. A group of 32 lanes takes a row
- * of both matrices at a time. With one half only, that one twice. With `rounds` every block rounds x for itself, into
+/* Of each matrix. */
+template <typename Rows> constexpr int kRowsAtOnce = Rows::kTakesFour ? 2 : 1;
+
+/* One of two things of different types. */
+template <bool first, typename First, typename Second> DS4_DEVICE const auto &first_of(const First &one, const Second &other) {
+    if constexpr (first) {
+        return one;
+    } else {
+        return other;
+    }
+}
+
+/* inner[choice, row] = gated(gate[row] . x, up[row] . x) for the choices first .. last - 1. A group of 32 lanes takes a row,
+ * or two, of both matrices at a time. With one half only, that one twice. With `rounds` every block rounds x for itself, into
  * dynamic shared memory: that costs less than a kernel in front. `partly`: only experts whose turn it is. */
 template <typename Routed, typename Shared, bool partly>
 DS4_KERNEL __launch_bounds__(kThreads, 2)
 gate_up_rows(FeedForward job, int32_t first, int32_t last, Halves halves, bool rounds, float *inner) {
+    constexpr bool                     kSame = std::is_same_v<Routed, Shared>;
     __shared__ typename Routed::Tables tables;
-    __shared__ typename Shared::Tables shared_tables;
+    __shared__ std::conditional_t<kSame, NoTables, typename Shared::Tables> shared_tables;
     __shared__ GateUpPointers          pointers;
     __shared__ float                   room[kGroups][kRoom];
     DS4_SHARED(std::byte, rounded);
-    constexpr bool kSame = std::is_same_v<Routed, Shared>;
     constexpr bool kSameInputs = Routed::kInputs == Shared::kInputs;
     std::byte     *shared_rounded =
         kSameInputs ? rounded : rounded + job.tokens * rounded_row_bytes(Routed::kInputs, job.width);
@@ -65,47 +77,83 @@ gate_up_rows(FeedForward job, int32_t first, int32_t last, Halves halves, bool r
     }
     sync_block();
 
-    const Rows          &shared_rows = halves == Halves::up ? job.shared_up : job.shared_gate;
-    const ProductInputs &shared_x = halves == Halves::up ? job.shared_up_x : job.shared_x;
-    Routed               with_routed; /* holds x from row to row */
-    const int32_t        items = (last - first) * job.inner;
-    for (int32_t item = static_cast<int32_t>(blockIdx.x) * kGroups + group(); item < items;
-         item += static_cast<int32_t>(gridDim.x) * kGroups) {
-        const int32_t    which = item / job.inner, row = item % job.inner;
+    const auto finish = [&](int32_t choice, int32_t row, float gate, float up, float clamp, float weight) {
+        float *value = inner + static_cast<int64_t>(choice) * job.inner + row;
+        *value = halves == Halves::gate ? gate : gated(halves == Halves::up ? *value : gate, up, clamp, weight);
+    };
+    Routed        with_routed; /* holds x from row to row */
+    const int32_t step = static_cast<int32_t>(gridDim.x) * kGroups;
+    const int32_t routed = last < job.routed ? last - first : first < job.routed ? job.routed - first : 0;
+    const int32_t pieces = (job.inner + kRowsAtOnce<Routed> - 1) / kRowsAtOnce<Routed>; /* of a routed expert */
+    int32_t       item = static_cast<int32_t>(blockIdx.x) * kGroups + group();
+    for (; item < routed * pieces; item += step) {
+        const int32_t which = item / pieces, row = item % pieces * kRowsAtOnce<Routed>;
         if (partly && pointers.gate[which] == nullptr) {
             continue;
         }
-        const int32_t    choice = first + which;
-        const bool       routed = choice < job.routed;
-        const int32_t    token = routed ? choice / job.used : choice - job.routed;
-        const int64_t    offset = row * (routed ? job.gate_up.row_bytes : shared_rows.row_bytes);
-        const std::byte *rows[2] = {pointers.gate[which] + offset, pointers.up[which] + offset};
-        float            sum[2];
-        if (kSame || routed) {
-            const InputRow x = rounds ? rounded_row<Routed::kInputs>(rounded, job, token)
-                                      : row_of(routed ? job.x : shared_x, token, job.width);
-            with_routed.multiply(routed ? job.gate_up.format : shared_rows.format, rows, job.width, x, tables, room[group()],
-                                 sum);
-        } else if constexpr (!kSame) {
-            const InputRow x = rounds ? rounded_row<Shared::kInputs>(shared_rounded, job, token)
-                                      : row_of(shared_x, token, job.width);
-            Shared with_shared;
-            with_shared.multiply(shared_rows.format, rows, job.width, x, shared_tables, room[group()], sum);
-        }
-        if (lane() == 0) {
-            float *value = inner + static_cast<int64_t>(choice) * job.inner + row;
-            if (halves == Halves::gate) {
-                *value = sum[0];
-            } else {
-                *value = gated(halves == Halves::up ? *value : sum[0], sum[1], routed ? job.clamp : job.shared_clamp,
-                               pointers.weight[which]);
+        const int32_t    choice = first + which, token = choice / job.used;
+        const std::byte *gate = pointers.gate[which] + row * job.gate_up.row_bytes;
+        const std::byte *up = pointers.up[which] + row * job.gate_up.row_bytes;
+        const InputRow   x = rounds ? rounded_row<Routed::kInputs>(rounded, job, token) : row_of(job.x, token, job.width);
+        if constexpr (Routed::kTakesFour) {
+            const int        other = row + 1 < job.inner ? 1 : 0; /* of an odd number the last row is taken twice */
+            const int64_t    next = other * job.gate_up.row_bytes;
+            const std::byte *rows[4] = {gate, gate + next, up, up + next};
+            const float      sum = with_routed.multiply_four(rows, job.width, x, tables);
+            const float      sum_of_up = shuffle(sum, lane() % 2 + 2);
+            if (lane() <= other) {
+                finish(choice, row + lane(), sum, sum_of_up, job.clamp, pointers.weight[which]);
             }
+        } else {
+            const std::byte *rows[2] = {gate, up};
+            float            sum[2];
+            with_routed.multiply(job.gate_up.format, rows, job.width, x, tables, room[group()], sum);
+            if (lane() == 0) {
+                finish(choice, row, sum[0], sum[1], job.clamp, pointers.weight[which]);
+            }
+        }
+    }
+    const Rows          &shared_rows = halves == Halves::up ? job.shared_up : job.shared_gate;
+    const ProductInputs &shared_x = halves == Halves::up ? job.shared_up_x : job.shared_x;
+    const int32_t        shared_items = (last - first - routed) * job.inner;
+    for (item -= routed * pieces; item < shared_items; item += step) {
+        const int32_t    which = routed + item / job.inner, row = item % job.inner;
+        const int32_t    choice = first + which, token = choice - job.routed;
+        const std::byte *rows[2] = {pointers.gate[which] + row * shared_rows.row_bytes,
+                                    pointers.up[which] + row * shared_rows.row_bytes};
+        const InputRow   x = rounds ? rounded_row<Shared::kInputs>(shared_rounded, job, token)
+                                    : row_of(shared_x, token, job.width);
+        float            sum[2];
+        Shared           with_shared;
+        with_shared.multiply(shared_rows.format, rows, job.width, x, first_of<kSame>(tables, shared_tables), room[group()], sum);
+        if (lane() == 0) {
+            finish(choice, row, sum[0], sum[1], job.shared_clamp, 1.0f);
         }
     }
 }
 
 /* Rows of one block of down_rows: enough to make up for fetching the choices' inner values, few enough for many blocks. */
 constexpr int kDownRows = 16;
+
+/* Groups of a block beyond one for each choice, for the shared expert: its rows have several times as many bytes. */
+constexpr int kDownHelpers = 1;
+
+/* sums[r] and sums[r + 1] for r = begin, begin + step, ..., of rows that lie one behind the other. */
+template <typename With>
+DS4_DEVICE void multiply_by_twos(With &with, const Rows &matrix, const std::byte *data, int32_t rows, int32_t begin,
+                                 int32_t step, int64_t columns, const InputRow &x, const typename With::Tables &tables,
+                                 float *room, float *sums) {
+    for (int32_t r = begin; r < rows; r += step) {
+        const int32_t    next = r + 1 < rows ? r + 1 : r; /* of an odd number the last row is taken twice */
+        const std::byte *both[2] = {data + r * matrix.row_bytes, data + next * matrix.row_bytes};
+        float            sum[2];
+        with.multiply(matrix.format, both, columns, x, tables, room, sum);
+        if (lane() == 0) {
+            sums[r] = sum[0];
+            sums[next] = sum[1];
+        }
+    }
+}
 
 /* out[token, row] = sum over `count` of the token's choices, in order, of down[row] . inner. A group of 32 lanes takes a
  * choice, and afterwards the block adds what its groups have. The choices begin at place `first`, and place `used` is the
@@ -129,28 +177,36 @@ down_rows(FeedForward job, int32_t first, int32_t count, bool more) {
     const int32_t token = static_cast<int32_t>(blockIdx.y);
     const int32_t row = static_cast<int32_t>(blockIdx.x) * kDownRows;
     const int32_t rows = job.width - row < kDownRows ? job.width - row : kDownRows;
-    for (int32_t i = group(); i < count; i += groups()) {
+    /* Groups behind the last choice share its rows, by twos. */
+    const int32_t helpers = groups() > count ? groups() - count : 0;
+    for (int32_t i = group() < count ? group() : count - 1; i < count; i += groups()) {
         const bool           routed = first + i < job.used;
         const int32_t        choice = token * job.used + first + i;
         const Rows          &matrix = routed ? job.down : job.shared_down;
-        const std::byte     *data = routed ? job.table[job.ids[choice]].down : job.shared_down.data;
+        const std::byte     *data = (routed ? job.table[job.ids[choice]].down : job.shared_down.data) + row * matrix.row_bytes;
         const InputRow       x = routed ? row_of(job.inner_x, choice, job.inner) : row_of(job.shared_inner_x, token, job.inner);
-        Routed               with_routed;
-        Shared               with_shared;
-        for (int32_t r = 0; r < rows; r += 2) {
-            /* Of an odd number the last row is taken twice. */
-            const int32_t    next = r + 1 < rows ? r + 1 : r;
-            const std::byte *both[2] = {data + (row + r) * matrix.row_bytes, data + (row + next) * matrix.row_bytes};
-            float            sum[2];
-            if (kSame || routed) {
-                with_routed.multiply(matrix.format, both, job.inner, x, tables, room[group()], sum);
-            } else if constexpr (!kSame) {
-                with_shared.multiply(matrix.format, both, job.inner, x, shared_tables, room[group()], sum);
+        const int32_t        begin = i == count - 1 && helpers > 0 ? 2 * (group() - i) : 0;
+        const int32_t        step = i == count - 1 && helpers > 0 ? 2 * (helpers + 1) : 2;
+        if (kSame || routed) {
+            Routed with_routed;
+            if constexpr (Routed::kTakesFour) {
+                for (int32_t r = 2 * begin; r < rows; r += 2 * step) {
+                    /* Behind the end the last row is taken again. */
+                    const std::byte *four[4];
+                    for (int32_t k = 0; k < 4; ++k) {
+                        four[k] = data + (r + k < rows ? r + k : rows - 1) * matrix.row_bytes;
+                    }
+                    const float sum = with_routed.multiply_four(four, job.inner, x, tables);
+                    if (lane() < 4 && r + lane() < rows) {
+                        parts[i][r + lane()] = sum;
+                    }
+                }
+            } else {
+                multiply_by_twos(with_routed, matrix, data, rows, begin, step, job.inner, x, tables, room[group()], parts[i]);
             }
-            if (lane() == 0) {
-                parts[i][r] = sum[0];
-                parts[i][next] = sum[1];
-            }
+        } else if constexpr (!kSame) {
+            Shared with_shared;
+            multiply_by_twos(with_shared, matrix, data, rows, begin, step, job.inner, x, shared_tables, room[group()], parts[i]);
         }
     }
     sync_block();
@@ -223,7 +279,8 @@ template <typename Routed, typename Shared>
 void start_down(const Stream &stream, const FeedForward &job, int32_t first, int32_t count, bool more) {
     if (count > 0) {
         const int32_t blocks = (job.width + kDownRows - 1) / kDownRows;
-        const int32_t busy = std::min<int32_t>(count, kGroups);
+        const int32_t helpers = first + count > job.used ? kDownHelpers : 0;
+        const int32_t busy = std::min<int32_t>(count + helpers, kGroups);
         launch(stream, down_rows<Routed, Shared>, {static_cast<unsigned>(blocks), static_cast<unsigned>(job.tokens)},
                static_cast<unsigned>(busy * kLanes), 0, job, first, count, more);
     }

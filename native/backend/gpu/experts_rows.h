@@ -98,12 +98,23 @@ template <Inputs inputs> DS4_DEVICE void round_rows(const float *x, int count, i
     }
 }
 
+/* The sums of four values over eight neighbouring lanes: a lane ends with that of value lane % 4. */
+DS4_DEVICE int sums_of_eight(const int (&value)[4]) {
+    const bool odd = (lane() & 1) != 0, upper = (lane() & 2) != 0;
+    const int  low = (odd ? value[1] : value[0]) + shuffle_xor(odd ? value[0] : value[1], 1);
+    const int  high = (odd ? value[3] : value[2]) + shuffle_xor(odd ? value[2] : value[3], 1);
+    const int  sum = (upper ? high : low) + shuffle_xor(upper ? low : high, 2);
+    return sum + shuffle_xor(sum, 4);
+}
+
 /* Weights in bytes. A lane holds its activations of up to kSteps units, for all the rows that meet them. */
 template <Format format, int kSteps> class ByteRows {
     using Unit = Bytes<format>;
     static constexpr int kPerStep = kLanes / Unit::kShares; /* units: one of each chain */
     static constexpr int kAhead = sizeof(typename Unit::Raw) > 40 ? 1 : sizeof(typename Unit::Raw) > 12 ? 2 : 4;
     static constexpr int kTogether = kAhead < kSteps ? kAhead : kSteps;
+    static constexpr bool kLoadsEveryFourth = format == Format::iq2_xxs;
+    static_assert(!kLoadsEveryFourth || kPerStep == 4);
 
     uint32_t x_[kSteps][8];
     float    d_[kSteps];
@@ -151,14 +162,7 @@ public:
 #pragma unroll
             for (int begin = 0; begin < kSteps; begin += kTogether) {
                 typename Unit::Raw raw[kTogether][kRows];
-#pragma unroll
-                for (int s = 0; s < kTogether; ++s) {
-                    const int64_t unit = first + (begin + s) * kPerStep + lane() / Unit::kShares;
-#pragma unroll
-                    for (int r = 0; r < kRows; ++r) {
-                        raw[s][r] = unit < units ? Unit::load(rows[r], columns, unit, share()) : typename Unit::Raw{};
-                    }
-                }
+                load(rows, columns, first + begin * kPerStep, raw);
 #pragma unroll
                 for (int s = 0; s < kTogether; ++s) {
 #pragma unroll
@@ -171,7 +175,82 @@ public:
         sum_chains<kPerStep>(chain, room, sum);
     }
 
+    /* Whether four rows are better taken at once: their sums over lanes then share instructions, which is what the time of
+     * formats with little to read per weight goes into. */
+    static constexpr bool kTakesFour = Unit::kShares == 8 && sizeof(typename Unit::Raw) <= 20;
+
+    /* The sum of row lane() % 4. */
+    DS4_DEVICE float multiply_four(const std::byte *const (&rows)[4], int64_t columns, const InputRow &x, const Tables &tables) {
+        static_assert(kTakesFour);
+        const int64_t    units = columns / (32 * Unit::kShares);
+        const std::byte *own_row[1] = {(lane() & 2) == 0 ? (lane() & 1) == 0 ? rows[0] : rows[1]
+                                                         : (lane() & 1) == 0 ? rows[2] : rows[3]};
+        float            chain = 0.0f;
+        for (int64_t first = 0; first < units; first += kSteps * kPerStep) {
+            if (held_ != x.number || units > kSteps * kPerStep) {
+                take(x, first, units);
+                held_ = x.number;
+            }
+#pragma unroll
+            for (int begin = 0; begin < kSteps; begin += kTogether) {
+                typename Unit::Raw raw[kTogether][4]; /* without scales, which are read of one row only */
+                typename Unit::Raw own[kTogether][1];
+                load(rows, columns, first + begin * kPerStep, raw);
+                load(own_row, columns, first + begin * kPerStep, own);
+#pragma unroll
+                for (int s = 0; s < kTogether; ++s) {
+                    int total[4], minima[4] = {};
+#pragma unroll
+                    for (int r = 0; r < 4; ++r) {
+                        uint32_t words[8];
+                        int      scale[2];
+                        Unit::expand(raw[s][r], share(), tables, words, scale);
+                        total[r] = share_dot<Unit>(words, scale, x_[begin + s]);
+                        if constexpr (Unit::kMinima) {
+                            minima[r] = add_minima(Unit::piece_minima(raw[s][r], share()), sums_[begin + s], 0);
+                        }
+                    }
+                    const int sum = sums_of_eight(total);
+                    const int sum_of_minima = Unit::kMinima ? sums_of_eight(minima) : 0;
+                    chain = accumulate<Unit::kMinima>(chain, Unit::scale(own[s][0]), d_[begin + s], static_cast<float>(sum),
+                                                      static_cast<float>(sum_of_minima));
+                }
+            }
+        }
+        float sum = 0.0f;
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+            sum += shuffle(chain, 8 * c + lane() % 4);
+        }
+        return sum;
+    }
+
 private:
+    template <int kRows>
+    static DS4_DEVICE void load(const std::byte *const (&rows)[kRows], int64_t columns, int64_t first,
+                                typename Unit::Raw (&raw)[kTogether][kRows]) {
+        const int64_t units = columns / (32 * Unit::kShares);
+        if constexpr (kLoadsEveryFourth) {
+            if (first + kTogether * kPerStep <= units) {
+#pragma unroll
+                for (int r = 0; r < kRows; ++r) {
+                    Unit::template load_every_fourth<kTogether>(
+                        rows[r], first + lane() / Unit::kShares, share(),
+                        [&](int s, const typename Unit::Raw &one) { raw[s][r] = one; });
+                }
+                return;
+            }
+        }
+#pragma unroll
+        for (int s = 0; s < kTogether; ++s) {
+            const int64_t unit = first + s * kPerStep + lane() / Unit::kShares;
+#pragma unroll
+            for (int r = 0; r < kRows; ++r) {
+                raw[s][r] = unit < units ? Unit::load(rows[r], columns, unit, share()) : typename Unit::Raw{};
+            }
+        }
+    }
+
     /* A unit beyond the row's end has zeros everywhere and adds nothing. */
     DS4_DEVICE void add(const typename Unit::Raw &raw, int step, const Tables &tables, float &chain) const {
         uint32_t words[8];
@@ -214,6 +293,8 @@ class FloatRows {
 public:
     using Tables = NoTables;
     [[maybe_unused]] static constexpr Inputs kInputs = Inputs::floats;
+
+    static constexpr bool kTakesFour = false;
 
     template <int kRows>
     DS4_DEVICE void multiply(Format format, const std::byte *const (&rows)[kRows], int64_t columns, const InputRow &x,

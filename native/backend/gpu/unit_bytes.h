@@ -290,20 +290,37 @@ template <> struct Bytes<Format::iq2_xxs> {
         raw.d = load_half(block);
         return raw;
     }
+    /* The same share of the units `unit`, `unit` + 4, ..., without working out each address: four units are whole words. */
+    template <int count, typename Keep>
+    static DS4_DEVICE void load_every_fourth(const std::byte *row, int64_t unit, int share, Keep keep) {
+        static_assert(4 * sizeof(quant::BlockIq2Xxs) % sizeof(uint32_t) == 0);
+        constexpr int    kStep = 4 * sizeof(quant::BlockIq2Xxs);
+        const std::byte *block = row + static_cast<int64_t>(sizeof(quant::BlockIq2Xxs)) * unit;
+        const AlignedWords<2> words(block + 2 + 8 * share);
+#pragma unroll
+        for (int i = 0; i < count; ++i) {
+            Raw raw;
+            words.load(i * kStep, raw.q);
+            raw.d = load_half(block + i * kStep);
+            keep(i, raw);
+        }
+    }
     static DS4_DEVICE int small_scale(const Raw &raw) { return static_cast<int>(raw.q[1] >> 28) * 2 + 1; }
+    template <int part, int copies>
+    static DS4_DEVICE void expand_part(const Raw &raw, const Iq2TablesOf<copies> &tables, uint32_t (&words)[8]) {
+        using Codes = Iq2TablesOf<copies>;
+        const uint32_t selector = Codes::template entry<8 * part, 256>(tables.grid, raw.q[0]) |
+                                  Codes::template entry<7 * part, 128>(tables.sign, raw.q[1]);
+        words[2 * part] = pick_bytes(0x002b1908u, 0x00d5e7f8u, selector);
+        words[2 * part + 1] = pick_bytes(0x002b1908u, 0x00d5e7f8u, selector >> 16);
+    }
     template <int copies>
     static DS4_DEVICE void expand(const Raw &raw, int, const Iq2TablesOf<copies> &tables, uint32_t (&words)[8],
                                   int (&scale)[2]) {
-        const int copy = lane() % copies;
-#pragma unroll
-        for (int part = 0; part < 4; ++part) {
-            const auto     grid = static_cast<int>(raw.q[0] >> (8 * part) & 255u);
-            const auto     sign = static_cast<int>(raw.q[1] >> (7 * part) & 127u);
-            const uint32_t selector =
-                tables.grid[grid * copies + copy] | tables.sign[sign * copies + copy];
-            words[2 * part] = pick_bytes(0x002b1908u, 0x00d5e7f8u, selector & 0xffffu);
-            words[2 * part + 1] = pick_bytes(0x002b1908u, 0x00d5e7f8u, selector >> 16);
-        }
+        expand_part<0>(raw, tables, words);
+        expand_part<1>(raw, tables, words);
+        expand_part<2>(raw, tables, words);
+        expand_part<3>(raw, tables, words);
         scale[0] = scale[1] = small_scale(raw);
     }
     static DS4_BOTH int word_place(int share, int k) { return 8 * share + k; }

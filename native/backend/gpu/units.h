@@ -27,6 +27,7 @@
  * order of native/quant; 0 beyond the row's end. */
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "backend/gpu/gpu.h"
@@ -76,10 +77,21 @@ DS4_BOTH int chains(Inputs inputs) { return inputs == Inputs::bytes_256 ? 4 : 32
 
 /* ---- bytes in words ------------------------------------------------------------------------------ */
 
-/* Four bytes out of the eight of high:low; each of the selector's four low nibbles is 0..7. */
+/* The low word of high:low >> shift, of which the low five bits count. */
+DS4_DEVICE uint32_t funnel_right(uint32_t low, uint32_t high, uint32_t shift) {
+#if defined(__CUDA_ARCH__)
+    return __funnelshift_r(low, high, shift);
+#else
+    return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) >> (shift & 31u));
+#endif
+}
+
+/* Four bytes out of the eight of high:low; each of the selector's four low nibbles is 0..7, its other bits are ignored. */
 DS4_DEVICE uint32_t pick_bytes(uint32_t low, uint32_t high, uint32_t selector) {
 #if defined(__CUDA_ARCH__)
-    return __byte_perm(low, high, selector);
+    uint32_t out; /* the intrinsic clears bits of the selector first */
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(low), "r"(high), "r"(selector));
+    return out;
 #elif defined(__HIP_DEVICE_COMPILE__)
     uint32_t spread = (selector & 0xffffu) | (selector & 0xff00u) << 8;
     spread &= 0x00ff00ffu;
@@ -97,24 +109,42 @@ DS4_DEVICE uint32_t pick_bytes(uint32_t low, uint32_t high, uint32_t selector) {
 
 /* `count` words from any address. Reads whole aligned words, so up to 3 bytes in front of and behind the range, never
  * beyond a word that holds a byte of it. */
-template <int count> DS4_DEVICE void load_words(const std::byte *from, uint32_t (&out)[count]) {
+template <int count> class AlignedWords {
+    const std::byte *first_;
+#if !defined(DS4_EMULATED)
+    const std::byte *last_; /* the word behind the others or, where there is nothing in it, the last of them */
+    uint32_t         shift_;
+#endif
+
+public:
 #if defined(DS4_EMULATED)
-    __builtin_memcpy(out, from, sizeof out);
+    DS4_DEVICE explicit AlignedWords(const std::byte *from) : first_(from) {}
+    DS4_DEVICE void load(int offset, uint32_t (&out)[count]) const { __builtin_memcpy(out, first_ + offset, sizeof out); }
 #else
-    const auto      address = reinterpret_cast<uintptr_t>(from);
-    const unsigned  shift = static_cast<unsigned>(address & 3u) * 8u;
-    const uint32_t *words = reinterpret_cast<const uint32_t *>(address & ~static_cast<uintptr_t>(3));
-    uint32_t        raw[count + 1];
-#pragma unroll
-    for (int i = 0; i < count; ++i) {
-        raw[i] = load_once(words + i);
+    DS4_DEVICE explicit AlignedWords(const std::byte *from) {
+        const auto     address = reinterpret_cast<uintptr_t>(from);
+        const uint32_t beside = static_cast<uint32_t>(address) & 3u;
+        first_ = from - beside;
+        last_ = first_ + 4 * (beside != 0 ? count : count - 1);
+        shift_ = 8 * beside;
     }
-    raw[count] = shift != 0 ? load_once(words + count) : 0u;
+    /* `offset` bytes behind: a multiple of 4. */
+    DS4_DEVICE void load(int offset, uint32_t (&out)[count]) const {
+        uint32_t raw[count + 1];
 #pragma unroll
-    for (int i = 0; i < count; ++i) {
-        out[i] = static_cast<uint32_t>((static_cast<uint64_t>(raw[i + 1]) << 32 | raw[i]) >> shift);
+        for (int i = 0; i < count; ++i) {
+            raw[i] = load_once(reinterpret_cast<const uint32_t *>(first_ + offset + 4 * i));
+        }
+        raw[count] = load_once(reinterpret_cast<const uint32_t *>(last_ + offset));
+#pragma unroll
+        for (int i = 0; i < count; ++i) {
+            out[i] = funnel_right(raw[i], raw[i + 1], shift_);
+        }
     }
 #endif
+};
+template <int count> DS4_DEVICE void load_words(const std::byte *from, uint32_t (&out)[count]) {
+    AlignedWords<count>(from).load(0, out);
 }
 
 /* From an address that is a multiple of 16. */
@@ -157,8 +187,18 @@ DS4_DEVICE uint8_t  byte_of(const std::byte *from) { return static_cast<uint8_t>
  * and neighbours would wait for each other at the same banks. Word `entry * kCopies + lane % kCopies`. */
 template <int copies> struct Iq2TablesOf {
     static constexpr int kCopies = copies;
+    static constexpr int kShift = std::countr_zero(4u * copies); /* of an entry's number to its offset in bytes */
     uint32_t grid[256 * copies];
     uint32_t sign[128 * copies];
+
+    /* The entry with the number in bits `bit` and higher of `codes`. A mask takes the place of cutting it out and
+     * multiplying: this happens for every eight weights. */
+    template <int bit, int entries> static DS4_DEVICE uint32_t entry(const uint32_t (&table)[entries * copies], uint32_t codes) {
+        constexpr uint32_t kMask = (entries - 1u) << kShift;
+        const uint32_t     number = (bit < kShift ? codes << (kShift - bit) : codes >> (bit - kShift)) & kMask;
+        const uint32_t     offset = number | static_cast<uint32_t>(lane() % copies) * 4u;
+        return *reinterpret_cast<const uint32_t *>(reinterpret_cast<const std::byte *>(table) + offset);
+    }
 };
 using Iq2Tables = Iq2TablesOf<8>;
 
