@@ -302,3 +302,17 @@ export async function chooseBackend(
     return probeBackend(backend, libraryDirectory);
   });
 }
+
+/** Whether a device of the choice, which was there when it was made, does not answer any more. */
+export async function hasLostDevice(
+  { environment }: Pick<Run, 'environment'>,
+  { backend, devices }: BackendChoice,
+): Promise<boolean> {
+  if (devices.length === 0) {
+    return false;
+  }
+  const { probeBackend } = await import('../engine/index.js');
+  const state = probeBackend(backend, environment.libraryDirectory);
+  const answering = state.kind === 'ready' ? state.devices.map(({ index }) => index) : [];
+  return devices.some(({ index }) => !answering.includes(index));
+}

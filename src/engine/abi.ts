@@ -1,10 +1,10 @@
 // The one file that speaks to native code. Everything above it is plain TypeScript with no idea of C.
 import koffi from 'koffi';
 import type { LibraryHandle } from 'koffi';
-import { LibraryError, nativeError, Status } from './errors.js';
+import { LibraryError, MissingDriverError, nativeError, Status } from './errors.js';
 import { layoutOf, structs } from './layout.js';
 import type { FieldsOf, StructName } from './layout.js';
-import { findLibrary, libraryCandidates } from './library.js';
+import { findLibrary, libraryCandidates, missingDriverFile } from './library.js';
 import type { BackendName } from './library.js';
 
 declare const brand: unique symbol;
@@ -247,7 +247,7 @@ const loaded = new Map<string, Library>();
 /**
  * Loads a backend's library once per process and checks that both sides mean the same header.
  *
- * @throws LibraryError naming the backend, the file and what to do.
+ * @throws LibraryError naming the backend, the file and what to do; MissingDriverError when the driver is not installed.
  */
 export function loadLibrary(backend: BackendName, directory?: string): Library {
   const path = findLibrary(backend, directory);
@@ -273,6 +273,14 @@ function bind(backend: BackendName, path: string): Library {
     native = koffi.load(path);
   } catch (reason) {
     const text = reason instanceof Error ? reason.message : String(reason);
+    const missing = missingDriverFile(backend, text);
+    if (missing !== undefined) {
+      throw new MissingDriverError(
+        backend,
+        `the driver's library ${missing.file} is not on this machine, and ${path} needs it; ` +
+          `install ${missing.from} (for one of another version rebuild with: make ${backend}), or use the CPU: --cpu`,
+      );
+    }
     throw new LibraryError(backend, `cannot load the ${backend} backend from ${path}: ${text}`);
   }
   const sync = (prototype: string): ((...args: unknown[]) => unknown) => {

@@ -1,5 +1,5 @@
 import { Arena, ErrorSlot, loadLibrary, Struct } from './abi.js';
-import { LibraryError, NativeError } from './errors.js';
+import { LibraryError, MissingDriverError, NativeError } from './errors.js';
 import { layoutOf } from './layout.js';
 import { findLibrary, libraryCandidates } from './library.js';
 import type { BackendName } from './library.js';
@@ -18,7 +18,19 @@ export interface DeviceInfo {
 const kinds = ['host', 'discrete', 'integrated', 'simulated'] as const;
 const mostDevices = 64;
 
-/** How many devices there are for a backend, whether its library can open them or not. */
+/** What to assume of weights and memory hangs on it, so an unknown one is no other one. */
+function kindOf(word: number, backend: BackendName): DeviceInfo['kind'] {
+  const kind = kinds[word];
+  if (kind === undefined) {
+    throw new LibraryError(
+      backend,
+      `the ${backend} library reports a device of unknown kind ${word}`,
+    );
+  }
+  return kind;
+}
+
+/** How many devices there are for a backend, whether its library can open them or not. Throws when the driver cannot tell. */
 function countDevices(backend: BackendName, libraryDirectory?: string): number {
   const library = loadLibrary(backend, libraryDirectory);
   const arena = new Arena(ErrorSlot.bytes + 64);
@@ -53,7 +65,7 @@ export function listDevices(backend: BackendName, libraryDirectory?: string): De
       library.devices(arena.address(first), mostDevices, arena.address(count), error.address),
     );
     return entries.slice(0, arena.view.getUint32(count, true)).map((entry) => ({
-      kind: kinds[entry.u32('kind')] ?? 'host',
+      kind: kindOf(entry.u32('kind'), backend),
       index: entry.u32('index'),
       cores: entry.u32('core_count'),
       totalBytes: entry.u64('total_bytes'),
@@ -76,6 +88,18 @@ export type BackendState =
   /** The library is there; the driver or a device is not. */
   | { readonly kind: 'noDevice'; readonly reason: string };
 
+/** Whether the machine has no such device. One whose driver fails may have some. */
+function isEmpty(backend: BackendName, libraryDirectory?: string): boolean {
+  try {
+    return countDevices(backend, libraryDirectory) === 0;
+  } catch (thrown) {
+    if (thrown instanceof NativeError) {
+      return false;
+    }
+    throw thrown;
+  }
+}
+
 /** Asks a backend for its devices. Each reason is a clause that can follow a colon. */
 export function probeBackend(backend: BackendName, libraryDirectory?: string): BackendState {
   if (findLibrary(backend, libraryDirectory) === undefined) {
@@ -88,12 +112,17 @@ export function probeBackend(backend: BackendName, libraryDirectory?: string): B
       ? { kind: 'noDevice', reason: 'its library finds no device' }
       : { kind: 'ready', devices: [first, ...others] };
   } catch (thrown) {
+    if (thrown instanceof MissingDriverError) {
+      return { kind: 'noDevice', reason: thrown.message };
+    }
     if (thrown instanceof LibraryError) {
       return { kind: 'broken', reason: thrown.message };
     }
     if (thrown instanceof NativeError) {
-      const isThere = countDevices(backend, libraryDirectory) > 0;
-      return { kind: isThere ? 'broken' : 'noDevice', reason: thrown.message };
+      return {
+        kind: isEmpty(backend, libraryDirectory) ? 'noDevice' : 'broken',
+        reason: thrown.message,
+      };
     }
     throw thrown;
   }

@@ -13,6 +13,30 @@ export function libraryFile(backend: BackendName): string {
   return `libds4-${backend}.so`;
 }
 
+/** Files of a driver that a backend's library is linked to, and whose they are. CUDA's runtime looks for its own by itself. */
+const driverFiles: Partial<Record<BackendName, { readonly files: RegExp; readonly from: string }>> =
+  {
+    rocm: { files: /^lib(?:amdhip64|hsa-runtime64|amd_comgr)\.so/, from: "AMD's ROCm runtime" },
+  };
+
+/**
+ * The file of the driver that is missing, when that is why a library cannot be loaded.
+ *
+ * @param text what the system's loader said.
+ */
+export function missingDriverFile(
+  backend: BackendName,
+  text: string,
+): { readonly file: string; readonly from: string } | undefined {
+  const file = /(?<![/\w])(lib[\w.+-]+): (?:cannot open shared object file|No such file)/.exec(
+    text,
+  )?.[1];
+  const driver = driverFiles[backend];
+  return file !== undefined && driver?.files.test(file) === true
+    ? { file, from: driver.from }
+    : undefined;
+}
+
 /** The folder that holds bin/, dist/ (or src/) and build/ or lib/. */
 export function programRoot(): string {
   return resolve(dirname(fileURLToPath(import.meta.url)), '..', '..');

@@ -1,4 +1,5 @@
-import { existsSync, symlinkSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import { existsSync, rmSync, symlinkSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { run, temporaryFolder } from './program.js';
@@ -65,6 +66,64 @@ describe('a GPU library that cannot be loaded', () => {
   });
 });
 
+/** A library that the system's loader refuses for want of `needed`. */
+function libraryThatNeeds(needed: string, path: string, directory: Folder): void {
+  const source = directory.file('one.cpp', 'extern "C" int ds4_one() { return 1; }\n');
+  const missing = directory.file(needed);
+  for (const options of [
+    ['-o', missing, `-Wl,-soname,${needed}`],
+    ['-o', path, '-Wl,--no-as-needed', missing],
+  ]) {
+    const { status, stderr } = spawnSync('g++', ['-shared', '-fPIC', source, ...options]);
+    expect(String(stderr)).toBe('');
+    expect(status).toBe(0);
+  }
+  rmSync(missing);
+}
+
+const hasCompiler = spawnSync('g++', ['--version']).status === 0;
+
+describe.skipIf(!hasCompiler)('a GPU library whose driver is not installed', () => {
+  let libraries: Folder;
+  beforeAll(() => {
+    libraries = temporaryFolder();
+    libraryThatNeeds('libamdhip64.so.77', libraries.file('libds4-rocm.so'), libraries);
+    symlinkSync(cpuLibrary, libraries.file('libds4-cpu.so'));
+  });
+  afterAll(() => {
+    libraries.remove();
+  });
+
+  it('is an error that names the file and what to install, when it was asked for', async () => {
+    const { stdout, stderr, status } = await ask(['--rocm'], libraries.path);
+
+    expect(stderr).toMatch(
+      /^ds4: backend rocm cannot be used: the driver's library libamdhip64\.so\.77 is not on this machine, and .*libds4-rocm\.so needs it; install AMD's ROCm runtime .*--cpu\n$/,
+    );
+    expect(stdout).toBe('');
+    expect(status).toBe(1);
+  });
+
+  it('leaves the work to the CPU otherwise, and is nothing to warn of', async () => {
+    const { stdout, stderr, status } = await ask(['-q'], libraries.path);
+
+    expect(stderr).not.toContain('libamdhip64');
+    expect(stdout).not.toBe('');
+    expect(status).toBe(0);
+  });
+
+  it('is a broken library when what it needs is no part of a driver', async () => {
+    const others = temporaryFolder();
+    libraryThatNeeds('libanything.so.1', others.file('libds4-rocm.so'), others);
+
+    const { stderr, status } = await ask(['--rocm'], others.path);
+
+    expect(stderr).toMatch(/cannot load the rocm backend from .*: libanything\.so\.1: cannot open/);
+    expect(status).toBe(1);
+    others.remove();
+  });
+});
+
 describe.skipIf(!hasEmulated)('on an emulated card', { timeout: patienceMs }, () => {
   let expected: string;
   beforeAll(async () => {
@@ -102,6 +161,27 @@ describe.skipIf(!hasEmulated)('on an emulated card', { timeout: patienceMs }, ()
       expect(status).toBe(0);
     },
   );
+
+  it.each([
+    ['its model is copied', 20],
+    ['it evaluates', 1000],
+  ])('that stops answering while %s is one sentence and status 1', async (_, works) => {
+    const script = folder.file(
+      'stop.mjs',
+      `import koffi from ${JSON.stringify(import.meta.resolve('koffi'))};
+       koffi.load(${JSON.stringify(`${emulated}/libds4-cuda.so`)})
+         .func('void _ZN3ds48emulated4hangEmj(uint64_t, uint32_t)')(${works}, 1500);`,
+    );
+
+    const { stdout, stderr, status, signal } = await ask(['-q'], emulated, {
+      NODE_OPTIONS: `--import=${script}`,
+    });
+
+    expect(stderr).toMatch(/^ds4: .*device 0 has not answered for 2 s and counts as lost; .*\n$/);
+    expect(expected.startsWith(stdout.trimEnd())).toBe(true);
+    expect(signal).toBeNull();
+    expect(status).toBe(1);
+  });
 
   it('says where it was asked to go, and which options have no effect there', async () => {
     const placement = ['--gpu-vram', '8', '--gpu-devices', '0'];

@@ -16,6 +16,8 @@ extern thread_local unsigned captures;
 
 /* What a call must return before it does anything. */
 gpuError_t refused(const char *call);
+/* Ends the process when work is left that a stopped card will not do: of calls that wait for it on a real one. */
+void must_not_hang(const char *call);
 /* Keeps an error for gpuGetLastError. */
 gpuError_t given(gpuError_t error);
 

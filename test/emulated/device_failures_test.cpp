@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <sys/mman.h>
+
 #include "backend/gpu/gpu_device.h"
 #include "backend/gpu/parity_test.h"
 
@@ -63,6 +65,15 @@ TEST("without a driver or a card there are no devices, and opening one says what
     }
 }
 
+TEST("a driver that is there and cannot count its cards is no machine without one") {
+    OtherCard card;
+    emulated::fail_call("gpuGetDeviceCount", gpuErrorNotSupported);
+    CHECK_FAILS(DS4_E_DEVICE, device_count());
+    emulated::fail_call("gpuGetDeviceCount", gpuErrorNotSupported);
+    CHECK(has(sentence_of([] { open_device(0); }), "does not work: gpuErrorNotSupported"));
+    CHECK(device_count() == 1);
+}
+
 TEST("a card of an architecture without code is refused with its name, its architecture and what there is") {
     OtherCard card;
     card->major = 12;
@@ -119,7 +130,7 @@ TEST("a driver that refuses to map memory as read only is asked without") {
 TEST("whichever call fails while a backend, a ring and pinned memory are opened, nothing is kept") {
     const char *const calls[] = {"gpuGetDeviceCount", "gpuGetDeviceProperties", "gpuSetDevice", "gpuMalloc",
                                  "gpuMemsetAsync", "gpuHostAlloc", "gpuHostRegister", "gpuHostGetDevicePointer",
-                                 "gpuStreamCreateWithFlags", "gpuEventCreateWithFlags", "gpuStreamSynchronize"};
+                                 "gpuStreamCreateWithFlags", "gpuEventCreateWithFlags", "gpuStreamQuery"};
     for (const char *call : calls) {
         for (int skip = 0; skip < 12; ++skip) {
             OtherCard card;
@@ -155,6 +166,21 @@ TEST("memory that cannot be pinned is refused with what it was for") {
     CHECK(emulated::pinned_bytes() == 0);
 }
 
+TEST("memory that the driver does not let go of stays") {
+    OtherCard  card;
+    const auto device = open_device(0);
+    void      *page = nullptr;
+    {
+        const auto pinned = device->pin_memory(9 << 20, "a test");
+        page = pinned->bytes().data();
+        emulated::fail_call("gpuHostUnregister", gpuErrorNotSupported);
+    }
+    unsigned char is_there = 0;
+    CHECK(mincore(page, 4096, &is_there) == 0);
+    CHECK(gpuHostUnregister(page) == gpuSuccess);
+    munmap(page, 9 << 20);
+}
+
 TEST("more memory than the host has is refused, and does not end the process") {
     const auto        device = open_device(0);
     const std::string sentence = sentence_of([&] { device->pin_memory(size_t{1} << 50, "experts"); });
@@ -185,8 +211,12 @@ TEST("memory whose pages the driver does not pin is the driver's own, and zero a
 }
 
 TEST("whichever call of an upload fails, the ring says so and the next upload works") {
-    const char *const calls[] = {"gpuSetDevice", "gpuMemcpyAsync", "gpuEventRecord", "gpuEventQuery",
-                                 "gpuEventSynchronize", "gpuStreamWaitEvent", "gpuStreamSynchronize"};
+    struct Planned {
+        const char *call;
+        int         skip;
+    };
+    const Planned calls[] = {{"gpuSetDevice", 0}, {"gpuMemcpyAsync", 0},     {"gpuEventRecord", 0}, {"gpuEventQuery", 0},
+                             {"gpuEventQuery", 1}, {"gpuStreamWaitEvent", 0}, {"gpuStreamQuery", 0}};
     OtherCard  card;
     const auto device = open_device(0);
     const auto memory = device->allocate(64, "a test");
@@ -204,12 +234,74 @@ TEST("whichever call of an upload fails, the ring says so and the next upload wo
         return got;
     };
     float value = 1.0f;
-    for (const char *call : calls) {
-        emulated::fail_call(call, gpuErrorNotSupported);
+    for (const auto &[call, skip] : calls) {
+        emulated::fail_call(call, gpuErrorNotSupported, skip);
         value += 1.0f;
         CHECK_FAILS(DS4_E_DEVICE, upload(-value));
         CHECK(upload(value) == value);
     }
+}
+
+TEST("a card that stops answering is given up after a while, wherever it stops, and nothing waits for it again") {
+    constexpr uint32_t kPatienceMs = 30;
+    constexpr int      kWays = 5;
+    for (uint64_t works = 0; works < 12; ++works) {
+        std::string sentences[kWays];
+        for (int way = 0; way < kWays; ++way) {
+            OtherCard card;
+            {
+                const std::vector<std::byte> host(10000);
+                Backend                      backend = gpu::test::gpu(true);
+                const auto                   memory = backend.device->allocate(4096, "a test");
+                const auto                   ring = backend.device->upload_ring(2, 4096);
+                const auto                   pinned = backend.device->pin_memory(10000, "a test");
+                const auto                   mapping = backend.device->map_host(host);
+                const auto                   x = room<float>(backend, 64);
+                const auto                   weight = room<float>(backend, 64);
+                const std::vector<int32_t>   tokens = {1};
+                emulated::hang(works, kPatienceMs);
+                const auto turn = [&] {
+                    backend.ops->begin_step({0, tokens, way == 1 ? uint64_t{8} : 0});
+                    norm(backend, x, weight);
+                    backend.ops->end_step();
+                    switch (way) {
+                    case 0: static_cast<void>(x.read()); break;
+                    case 1: backend.ops->pace(); break;
+                    case 2:
+                        ring->follow_ops();
+                        ring->send(0, memory.as<void>(), 4096);
+                        static_cast<void>(ring->wait(0));
+                        break;
+                    case 3:
+                        ring->send_pinned(1, memory.as<void>(), pinned->bytes().data(), 4096);
+                        while (!ring->arrived(1)) {
+                        }
+                        break;
+                    default:
+                        ring->send(1, memory.as<void>(), 4096);
+                        ring->precede_ops();
+                        static_cast<void>(backend.device->allocate(64, "a test"));
+                    }
+                };
+                sentences[way] = sentence_of([&] {
+                    for (int i = 0; i < 20; ++i) {
+                        turn();
+                    }
+                });
+                backend.ops->abandon_step();
+                CHECK(has(sentence_of(turn), "is not used again, because it did not answer earlier"));
+                CHECK_FAILS(DS4_E_DEVICE, open_device(0));
+                CHECK_FAILS(DS4_E_DEVICE, backend.device->info());
+            }
+            CHECK(emulated::allocated_bytes() > 0 && emulated::pinned_bytes() > 0); /* it may still reach them */
+        }
+        for (const std::string &sentence : sentences) {
+            CHECK(sentence.starts_with("the GPU failed to "));
+            CHECK(has(sentence, ": device 0 has not answered for 1 s and counts as lost; "));
+        }
+        CHECK(has(sentences[1], "evaluate a layer") || has(sentences[1], "finish an earlier step"));
+    }
+    CHECK(open_device(0)->info().free_bytes > 0);
 }
 
 TEST("a copy that is on its way is no error") {

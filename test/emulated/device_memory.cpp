@@ -74,6 +74,14 @@ bool DeviceMemory::give_back(void *data) {
     return true;
 }
 
+void DeviceMemory::forget() {
+    if (arena_ != nullptr) {
+        mmap(arena_, used_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    }
+    pieces_.clear();
+    total_ = 0;
+}
+
 bool DeviceMemory::holds(const void *data, size_t bytes) const {
     const auto begin = reinterpret_cast<uintptr_t>(data);
     auto       after = pieces_.upper_bound(begin);

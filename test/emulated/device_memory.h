@@ -14,6 +14,8 @@ public:
     void *take(size_t bytes);
     /* Whether `data` was taken. Ends the process when something was written behind the allocation. */
     bool give_back(void *data);
+    /* Gives all back, whatever it holds. */
+    void forget();
 
     bool   holds(const void *data, size_t bytes) const;   /* wholly inside one allocation */
     bool   touches(const void *data, size_t bytes) const; /* any of the card's addresses */

@@ -146,7 +146,7 @@ TEST("a recorded launch keeps its arguments and runs at each launch of the graph
 
     CHECK(out.read() == std::vector<int>(64));
     check(gpuGraphLaunch(runnable, stream), "launch");
-    check(gpuStreamSynchronize(stream), "wait");
+    check(gpuDeviceSynchronize(), "wait");
 
     CHECK(out.read()[0] == 32);
     check(gpuGraphExecDestroy(runnable), "destroy");

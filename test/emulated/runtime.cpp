@@ -14,8 +14,9 @@
 
 namespace ds4::emulated {
 
-std::recursive_mutex mutex;
-DeviceMemory         memory;
+std::recursive_mutex  mutex;
+DeviceMemory          memory;
+std::atomic<uint64_t> given_up_cards = 0;
 
 namespace {
 
@@ -30,8 +31,13 @@ struct Planned {
     int         skip;
 };
 std::vector<Planned> planned;
+std::map<std::string, uint64_t, std::less<>> use_counts;
 
 constexpr size_t kHostPage = 4096, kHostOffset = 512;
+
+/* An emulated card takes its time. */
+constexpr std::chrono::minutes kPatience{10};
+std::chrono::milliseconds      the_patience = kPatience;
 
 size_t host_pages(size_t bytes) {
     return (kHostOffset + bytes + kHostPage - 1) / kHostPage * kHostPage;
@@ -52,6 +58,10 @@ bool holds_a_part(const std::map<uintptr_t, size_t> &ranges, const void *data, s
         }
     }
     return false;
+}
+
+void free_host(uintptr_t begin, size_t bytes) {
+    munmap(reinterpret_cast<std::byte *>(begin) - kHostOffset, host_pages(bytes) + kHostPage);
 }
 
 size_t sum(const std::map<uintptr_t, size_t> &ranges) {
@@ -80,6 +90,7 @@ gpuError_t given(gpuError_t error) {
 }
 
 gpuError_t refused(const char *call) {
+    ++use_counts[call];
     if (lost) {
         return gpuErrorLaunchFailure;
     }
@@ -102,8 +113,31 @@ void fail_call(const char *call, gpuError_t error, int skip) {
     planned.push_back({call, error, skip});
 }
 
+void hang(uint64_t works, uint32_t patience_ms) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex);
+    stop_after(works);
+    the_patience = std::chrono::milliseconds(patience_ms);
+}
+
+std::chrono::milliseconds patience() {
+    const std::lock_guard<std::recursive_mutex> lock(mutex);
+    return the_patience;
+}
+
 void mend() {
     const std::lock_guard<std::recursive_mutex> lock(mutex);
+    if (have_stopped() || given_up_cards != 0) {
+        drop_all();
+        memory.forget();
+        for (const auto &[begin, bytes] : allocated_host) {
+            free_host(begin, bytes);
+        }
+        allocated_host.clear();
+        registered_host.clear();
+    }
+    go_on();
+    the_patience = kPatience;
+    given_up_cards = 0;
     planned.clear();
     lost = false;
     last_error = gpuSuccess;
@@ -117,6 +151,12 @@ size_t allocated_bytes() {
 size_t pinned_bytes() {
     const std::lock_guard<std::recursive_mutex> lock(mutex);
     return sum(allocated_host) + sum(registered_host);
+}
+
+uint64_t uses(const char *call) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex);
+    const auto found = use_counts.find(call);
+    return found == use_counts.end() ? 0 : found->second;
 }
 
 uint64_t works() {
@@ -201,6 +241,7 @@ gpuError_t gpuGetDeviceProperties(gpuDeviceProp *properties, int device) {
 gpuError_t gpuDeviceSynchronize() {
     return call_apart("gpuDeviceSynchronize", [] {
         do_all();
+        must_not_hang("gpuDeviceSynchronize");
         return gpuSuccess;
     });
 }
@@ -226,6 +267,7 @@ gpuError_t gpuMalloc(void **data, size_t bytes) {
 gpuError_t gpuFree(void *data) {
     return call("gpuFree", [&] {
         do_all(); /* as cards do */
+        must_not_hang("gpuFree");
         return data == nullptr || memory.give_back(data) ? gpuSuccess : gpuErrorInvalidValue;
     });
 }
@@ -246,9 +288,13 @@ gpuError_t gpuMemcpyAsync(void *to, const void *from, size_t bytes, gpuMemcpyKin
         if (!within && holds_a_part(registered_host, host, bytes)) {
             return gpuErrorInvalidValue; /* as real cards do */
         }
-        enqueue(stream, [=] { std::memmove(to, from, bytes); });
-        if (!within && !pinned(host, bytes) && !is_captured(stream)) {
+        const Work copy = [=] { std::memmove(to, from, bytes); };
+        if (within || pinned(host, bytes) || is_captured(stream)) {
+            enqueue(stream, copy);
+        } else {
             do_all(stream); /* memory that is not pinned is done with when the call returns */
+            must_not_hang("gpuMemcpyAsync");
+            do_now(copy);
         }
         return gpuSuccess;
     });
@@ -288,7 +334,8 @@ gpuError_t gpuFreeHost(void *data) {
         if (found == allocated_host.end()) {
             return gpuErrorInvalidValue;
         }
-        munmap(static_cast<std::byte *>(data) - kHostOffset, host_pages(found->second) + kHostPage);
+        must_not_hang("gpuFreeHost");
+        free_host(found->first, found->second);
         allocated_host.erase(found);
         return gpuSuccess;
     });
@@ -306,6 +353,7 @@ gpuError_t gpuHostRegister(void *data, size_t bytes, unsigned) {
 
 gpuError_t gpuHostUnregister(void *data) {
     return call("gpuHostUnregister", [&] {
+        must_not_hang("gpuHostUnregister");
         return registered_host.erase(reinterpret_cast<uintptr_t>(data)) == 1 ? gpuSuccess : gpuErrorHostMemoryNotRegistered;
     });
 }

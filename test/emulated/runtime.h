@@ -2,6 +2,8 @@
  * no sooner; what it records is kept with its arguments and done by each launch of the graph. */
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -76,13 +78,12 @@ gpuError_t gpuHostGetDevicePointer(void **device, void *host, unsigned flags);
 
 gpuError_t gpuStreamCreateWithFlags(gpuStream_t *stream, unsigned flags);
 gpuError_t gpuStreamDestroy(gpuStream_t stream);
-gpuError_t gpuStreamSynchronize(gpuStream_t stream);
+gpuError_t gpuStreamQuery(gpuStream_t stream);
 gpuError_t gpuStreamWaitEvent(gpuStream_t stream, gpuEvent_t event, unsigned flags);
 gpuError_t gpuEventCreateWithFlags(gpuEvent_t *event, unsigned flags);
 gpuError_t gpuEventDestroy(gpuEvent_t event);
 gpuError_t gpuEventRecord(gpuEvent_t event, gpuStream_t stream);
 gpuError_t gpuEventQuery(gpuEvent_t event);
-gpuError_t gpuEventSynchronize(gpuEvent_t event);
 
 gpuError_t gpuStreamBeginCapture(gpuStream_t stream, gpuStreamCaptureMode mode);
 gpuError_t gpuStreamEndCapture(gpuStream_t stream, gpuGraph_t *graph);
@@ -119,13 +120,22 @@ Card &card();
 
 /* The call of this name after the next `skip` ones returns `error`. */
 void fail_call(const char *call, gpuError_t error, int skip = 0);
-/* Forgets failures and makes the card usable again. */
+/* After so many more works of its streams the card does nothing any more, and the host waits for it no longer than
+ * `patience_ms`. What would wait for ever on a real card ends the process. */
+void hang(uint64_t works, uint32_t patience_ms);
+/* Forgets failures and makes the card usable again. One that hung has forgotten its memory, too. */
 void mend();
 
 size_t allocated_bytes(); /* device memory in use */
 size_t pinned_bytes();    /* host memory, allocated or registered */
+/* Calls of this name so far. */
+uint64_t uses(const char *call);
 /* Calls so far that put work on a stream: launches, copies and fills, graphs; of them, launches of graphs. */
 uint64_t works();
 uint64_t graph_launches();
+
+/* For backend/gpu/patience.h. */
+std::chrono::milliseconds    patience();
+extern std::atomic<uint64_t> given_up_cards;
 
 } // namespace ds4::emulated

@@ -1,6 +1,9 @@
 #include "emulated/streams.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include "emulated/calls.h"
@@ -13,17 +16,30 @@ uint64_t              work_count = 0, graph_count = 0;
 namespace {
 
 std::vector<std::shared_ptr<Queue>> queues;
+std::optional<uint64_t>             works_left; /* before the streams stop */
 
 void give(Queue &queue, Work work) {
     queue.waiting.push_back(std::move(work));
     ++queue.issued;
 }
 
+/* Of the works after which the streams stop. */
+void count_down() {
+    if (works_left && *works_left > 0) {
+        --*works_left;
+    }
+}
+
 void do_until(Queue &queue, uint64_t place) {
-    while (queue.done < place) {
+    while (queue.done < place && !have_stopped()) {
         struct Counted {
             Queue &queue;
-            ~Counted() { ++queue.done; } /* also what throws, as a kernel whose lanes miss each other does */
+            ~Counted() { /* also what throws, as a kernel whose lanes miss each other does */
+                if (!have_stopped()) {
+                    ++queue.done;
+                    count_down();
+                }
+            }
         } const counted{queue};
         const Work work = std::move(queue.waiting.front());
         queue.waiting.pop_front();
@@ -41,6 +57,26 @@ void close_memory() {
 
 } // namespace
 
+void stop_after(uint64_t works) {
+    works_left = works;
+}
+
+void go_on() {
+    works_left.reset();
+}
+
+bool have_stopped() {
+    return works_left == 0;
+}
+
+void must_not_hang(const char *call) {
+    const bool is_done = std::ranges::all_of(queues, [](const auto &queue) { return queue->done == queue->issued; });
+    if (have_stopped() && !is_done) {
+        std::fprintf(stderr, "emulated card: %s waits for a card that has stopped\n", call);
+        std::abort();
+    }
+}
+
 bool is_captured(gpuStream_t stream) {
     return stream != nullptr && stream->recorded != nullptr;
 }
@@ -55,6 +91,13 @@ void enqueue(gpuStream_t stream, Work work) {
         memory.open();
         work();
     }
+}
+
+void do_now(const Work &work) {
+    ++work_count;
+    memory.open();
+    work();
+    count_down();
 }
 
 void do_all(gpuStream_t stream) {
@@ -95,6 +138,7 @@ gpuError_t gpuStreamCreateWithFlags(gpuStream_t *stream, unsigned) {
 gpuError_t gpuStreamDestroy(gpuStream_t stream) {
     return call("gpuStreamDestroy", [&] {
         do_all(stream);
+        must_not_hang("gpuStreamDestroy");
         std::erase(queues, stream->queue);
         captures -= stream->recorded != nullptr ? 1 : 0;
         delete stream;
@@ -102,10 +146,15 @@ gpuError_t gpuStreamDestroy(gpuStream_t stream) {
     });
 }
 
-gpuError_t gpuStreamSynchronize(gpuStream_t stream) {
-    return call_apart("gpuStreamSynchronize", [&] {
-        do_all(stream);
-        return gpuSuccess;
+/* Who asks often enough sees the stream come nearer. */
+gpuError_t gpuStreamQuery(gpuStream_t stream) {
+    return call_apart("gpuStreamQuery", [&] {
+        if (stream->queue->done == stream->queue->issued) {
+            close_memory();
+            return gpuSuccess;
+        }
+        do_until(*stream->queue, stream->queue->done + 1);
+        return gpuErrorNotReady;
     });
 }
 
@@ -146,7 +195,6 @@ gpuError_t gpuEventRecord(gpuEvent_t event, gpuStream_t stream) {
     });
 }
 
-/* Who asks often enough sees the stream come nearer. */
 gpuError_t gpuEventQuery(gpuEvent_t event) {
     return call_apart("gpuEventQuery", [&] {
         if (event->queue == nullptr || event->queue->done >= event->place) {
@@ -154,15 +202,6 @@ gpuError_t gpuEventQuery(gpuEvent_t event) {
         }
         do_until(*event->queue, event->queue->done + 1);
         return gpuErrorNotReady;
-    });
-}
-
-gpuError_t gpuEventSynchronize(gpuEvent_t event) {
-    return call_apart("gpuEventSynchronize", [&] {
-        if (event->queue != nullptr) {
-            do_until(*event->queue, event->place);
-        }
-        return gpuSuccess;
     });
 }
 

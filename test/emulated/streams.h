@@ -36,11 +36,17 @@ struct Event {
 
 /* Later, or, while the stream is captured, at each launch of the graph. Without a stream at once. */
 void enqueue(gpuStream_t stream, Work work);
+/* What the host itself waits for. */
+void do_now(const Work &work);
 /* Everything of one stream, of all. */
 void do_all(gpuStream_t stream);
 void do_all();
 /* A lost card does nothing any more. */
 void drop_all();
+/* After so many more works the streams stop where they are, till the end of it. */
+void stop_after(uint64_t works);
+void go_on();
+bool have_stopped();
 bool is_captured(gpuStream_t stream);
 
 /* Calls so far that put work on a stream; of them, launches of graphs. */

@@ -1,7 +1,5 @@
 // Failures of a GPU through the real native library, on the emulated card that `make gpu-emulated` builds.
-import { existsSync } from 'node:fs';
 import { resolve } from 'node:path';
-import koffi from 'koffi';
 import { afterEach, describe, expect, test } from 'vitest';
 import { loadAsPlanned } from '../../src/cli/load-as-planned.js';
 import {
@@ -16,39 +14,17 @@ import { openGguf } from '../../src/gguf/index.js';
 import { describeModel } from '../../src/model/index.js';
 import { deviceSessionBytes, planLoad } from '../../src/plan/index.js';
 import type { LoadPlan } from '../../src/plan/index.js';
+import {
+  card,
+  hasEmulatedCard,
+  launchFailure,
+  libraryDirectory,
+  notSupported,
+  outOfMemory,
+} from './emulated-card.js';
 
-const libraryDirectory = resolve('build/emulated');
-const library = resolve(libraryDirectory, 'libds4-cuda.so');
 const model = resolve(import.meta.dirname, '../fixtures/a-q8_0.gguf');
 const description = describeModel(openGguf(model));
-
-/** The card's controls, of test/emulated/runtime.h. */
-function openCard() {
-  const native = koffi.load(library);
-  const failCall = native.func(
-    'void _ZN3ds48emulated9fail_callEPKc10gpuError_ti(const char *, int, int)',
-  );
-  const mend = native.func('void _ZN3ds48emulated4mendEv()');
-  const card = native.func('void *_ZN3ds48emulated4cardEv()');
-  const allocated = native.func('uint64_t _ZN3ds48emulated15allocated_bytesEv()');
-  const pinned = native.func('uint64_t _ZN3ds48emulated12pinned_bytesEv()');
-  return {
-    failCall: (call: string, error: number, skip = 0) => {
-      failCall(call, error, skip);
-    },
-    mend: () => {
-      mend();
-    },
-    /** Below 0: no driver. */
-    setCount: (count: number) => {
-      new Int32Array(koffi.view(card() as bigint, 4))[0] = count;
-    },
-    heldBytes: () => Number(allocated()) + Number(pinned()),
-  };
-}
-
-const outOfMemory = 2;
-const launchFailure = 719;
 
 const tokens = Int32Array.from({ length: 24 }, (_, index) => (index * 37 + 5) % 512);
 
@@ -62,9 +38,7 @@ async function bestTokens(engine: Engine): Promise<number[]> {
   return [...(candidates?.ids ?? [])];
 }
 
-describe.skipIf(!existsSync(library))('an emulated card', () => {
-  let opened: ReturnType<typeof openCard> | undefined;
-  const card = () => (opened ??= openCard());
+describe.skipIf(!hasEmulatedCard)('an emulated card', () => {
   afterEach(() => {
     card().setCount(1);
     card().mend();
@@ -80,6 +54,16 @@ describe.skipIf(!existsSync(library))('an emulated card', () => {
     card().failCall('gpuGetDeviceProperties', outOfMemory);
 
     expect(probeBackend('cuda', libraryDirectory).kind).toBe('broken');
+  });
+
+  test('a driver that cannot count its cards is no machine without one', () => {
+    card().failCall('gpuGetDeviceCount', notSupported);
+    card().failCall('gpuGetDeviceCount', notSupported);
+
+    expect(probeBackend('cuda', libraryDirectory)).toMatchObject({
+      kind: 'broken',
+      reason: expect.stringMatching(/does not work/) as string,
+    });
   });
 
   test.each([-1, 0])(

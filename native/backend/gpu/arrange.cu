@@ -52,7 +52,7 @@ Matrix GpuOps::arrange(const Matrix &matrix) {
            static_cast<size_t>(matrix.row_bytes), const_cast<std::byte *>(matrix.data), matrix.rows, matrix.columns,
            matrix.row_bytes);
     /* A kernel may read weights before it waits for the kernels in front of it. */
-    check(gpuStreamSynchronize(stream_.handle), "arrange a matrix");
+    device_.wait(stream_.handle, "arrange a matrix");
     Matrix arranged = matrix;
     arranged.layout = RowLayout::arranged;
     return arranged;

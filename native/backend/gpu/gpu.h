@@ -42,10 +42,14 @@
 #define DS4_GPU_BACKEND "cuda"
 #endif
 
+/* Of what waits for the card there is nothing here but gpuDeviceSynchronize, for programs that measure: those calls wait for
+ * ever, so backends use GpuDevice::wait. */
 #if !defined(DS4_EMULATED)
 #define gpuSuccess DS4_GPU_NAME(Success)
 #define gpuError_t DS4_GPU_NAME(Error_t)
 #define gpuErrorMemoryAllocation DS4_GPU_NAME(ErrorMemoryAllocation)
+#define gpuErrorNoDevice DS4_GPU_NAME(ErrorNoDevice)
+#define gpuErrorInsufficientDriver DS4_GPU_NAME(ErrorInsufficientDriver)
 #define gpuErrorNotReady DS4_GPU_NAME(ErrorNotReady)
 #define gpuGetLastError DS4_GPU_NAME(GetLastError)
 #define gpuGetErrorString DS4_GPU_NAME(GetErrorString)
@@ -70,7 +74,7 @@
 #define gpuStreamCreateWithFlags DS4_GPU_NAME(StreamCreateWithFlags)
 #define gpuStreamNonBlocking DS4_GPU_NAME(StreamNonBlocking)
 #define gpuStreamDestroy DS4_GPU_NAME(StreamDestroy)
-#define gpuStreamSynchronize DS4_GPU_NAME(StreamSynchronize)
+#define gpuStreamQuery DS4_GPU_NAME(StreamQuery)
 #define gpuStreamWaitEvent DS4_GPU_NAME(StreamWaitEvent)
 #define gpuStreamBeginCapture DS4_GPU_NAME(StreamBeginCapture)
 #define gpuStreamEndCapture DS4_GPU_NAME(StreamEndCapture)
@@ -81,7 +85,6 @@
 #define gpuEventDestroy DS4_GPU_NAME(EventDestroy)
 #define gpuEventRecord DS4_GPU_NAME(EventRecord)
 #define gpuEventQuery DS4_GPU_NAME(EventQuery)
-#define gpuEventSynchronize DS4_GPU_NAME(EventSynchronize)
 #define gpuGraph_t DS4_GPU_NAME(Graph_t)
 #define gpuGraphExec_t DS4_GPU_NAME(GraphExec_t)
 #define gpuGraphInstantiateWithFlags DS4_GPU_NAME(GraphInstantiateWithFlags)

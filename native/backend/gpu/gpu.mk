@@ -59,7 +59,7 @@ test-gpu-emulated: gpu-emulated ## run the GPU tests on the emulated card, with 
 NVCC ?= nvcc
 # Cards from Ampere on, as far as this nvcc knows them. Code of one sm_XY runs on later cards of the same X.
 CUDA_ARCH ?= $(filter sm_80 sm_86 sm_89 sm_90 sm_100 sm_120,$(shell $(NVCC) --list-gpu-code 2>/dev/null))
-CUDA_FLAGS = -std=c++20 -O3 -fmad=false $(foreach arch,$(CUDA_ARCH),-gencode arch=$(arch:sm_%=compute_%),code=$(arch)) \
+CUDA_FLAGS = -std=c++20 -O3 -fmad=false --threads $(words $(CUDA_ARCH)) $(foreach arch,$(CUDA_ARCH),-gencode arch=$(arch:sm_%=compute_%),code=$(arch)) \
              -DDS4_GPU_ARCHITECTURES='"$(CUDA_ARCH)"' -Inative -Itest/native \
              -Xcompiler -fPIC,-fvisibility=hidden,-ffp-contract=off,-pthread,-Wall,-Wextra
 CUDA_OBJECTS := $(GPU_SOURCES:%=build/cuda/%.o)
@@ -111,12 +111,18 @@ memory-limits: build/cuda/ds4-memory-limits ## build the program that measures w
 ROCM_PATH ?= /opt/rocm
 HIPCC ?= $(firstword $(wildcard $(ROCM_PATH)/bin/hipcc) clang++-19)
 ROCM_ARCH ?= gfx1100
-# MI300, RX 7900, Strix Halo, RX 9070: what `make check-hip` compiles for.
+# MI300, RX 7900, Strix Halo, RX 9070: what `make check-hip` compiles for. Nobody runs that library, so minutes of
+# optimising are saved.
 CHECK_HIP_ARCH := gfx942 gfx1100 gfx1151 gfx1201
+CHECK_HIP_OPTIMISE := -O0
+# Reading HIP's headers takes seconds, for each card anew: of a file without kernels the check makes the host's part alone.
+# The compiler names that after nothing then, and the names of two files clash in the linker.
+KERNELLESS := $(shell grep -L DS4_KERNEL $(GPU_SOURCES))
+check_hip_flags = $(CHECK_HIP_OPTIMISE) $(if $(filter $(KERNELLESS),$<),--cuda-host-only -Xclang -cuid=$(notdir $(basename $<)))
 HIP_BITCODE := build/hip-bitcode
 DEBIAN_BITCODE ?= /usr/lib/x86_64-linux-gnu/amdgcn/bitcode
 
-# Flags of compiler $(1) for the cards $(2), optimised as $(3) says.
+# Flags of compiler $(1) for the cards $(2), with $(3) among them.
 hip_flags = -x hip -std=c++20 $(3) -ffp-contract=off $(2:%=--offload-arch=%) -DDS4_GPU_ARCHITECTURES='"$(2)"' -Inative -Itest/native \
             -fPIC -fvisibility=hidden -pthread -Wall -Wextra -Wno-unused-command-line-argument -Wno-pass-failed \
             $(if $(findstring clang,$(1)),--rocm-path=/usr --rocm-device-lib-path=$(HIP_BITCODE) -mcode-object-version=4)
@@ -134,7 +140,7 @@ debian-hip:
 	@for tool in clang++-19 ld.lld-19 clang-offload-bundler-19; do command -v $$tool >/dev/null || { echo "ds4: no $$tool here to compile for AMD cards; install ROCm, or Debian's tools: apt-get install clang-19 lld-19 clang-tools-19" >&2; exit 1; }; done
 	@test -e /usr/include/hip/hip_runtime.h && test -e $(DEBIAN_BITCODE)/ocml.bc || { echo "ds4: no HIP headers or device libraries here; install ROCm, or Debian's: apt-get install libamdhip64-dev rocm-device-libs" >&2; exit 1; }
 
-# Folder build/$(1), compiler $(2), cards $(3), optimisation $(4).
+# Folder build/$(1), compiler $(2), cards $(3), name of the variable with flags that are this library's own $(4).
 define hip_library
 $(1)_OBJECTS := $$(GPU_SOURCES:%=build/$(1)/%.o)
 $(1)_TEST_OBJECTS := $$(GPU_TEST_SOURCES:%=build/$(1)/%.o)
@@ -146,7 +152,7 @@ build/$(1)/architectures: FORCE
 build/$(1)/%.o: % $$(GPU_MAKE) build/$(1)/architectures $(if $(findstring clang,$(2)),$(3:gfx%=$(HIP_BITCODE)/oclc_isa_version_%.bc)) | compiler
 	@mkdir -p $$(@D)
 	@echo "hip $$<"
-	@$(2) $$(call hip_flags,$(2),$(3),$(4)) -MMD -MP -MF $$(@:.o=.d) -c -o $$@ $$<
+	@$(2) $$(call hip_flags,$(2),$(3),$$($(4))) -MMD -MP -MF $$(@:.o=.d) -c -o $$@ $$<
 
 build/$(1)/libds4-rocm.so: $$(HOST_OBJECTS) $$($(1)_OBJECTS)
 	@echo "link $$@"
@@ -158,8 +164,9 @@ build/$(1)/ds4-gpu-test: $$(HOST_OBJECTS) $$(REFERENCE_OBJECTS) $$(CHECK_OBJECT)
 
 -include $$($(1)_OBJECTS:.o=.d) $$($(1)_TEST_OBJECTS:.o=.d)
 endef
-$(eval $(call hip_library,rocm,$(HIPCC),$(ROCM_ARCH),-O3))
-$(eval $(call hip_library,check-hip,clang++-19,$(CHECK_HIP_ARCH),-O1))
+rocm_flags := -O3
+$(eval $(call hip_library,rocm,$(HIPCC),$(ROCM_ARCH),rocm_flags))
+$(eval $(call hip_library,check-hip,clang++-19,$(CHECK_HIP_ARCH),check_hip_flags))
 
 rocm: build/rocm/libds4-rocm.so ## build the library for AMD cards (ROCM_ARCH="gfx942 gfx1151" for others than gfx1100)
 

@@ -29,19 +29,23 @@ gpuDeviceProp properties_of(uint32_t index) {
     return properties;
 }
 
+[[noreturn]] void fail_without_device(const char *state, gpuError_t error) {
+    static_cast<void>(gpuGetLastError());
+    const std::string reason =
+        error == gpuSuccess ? "" : std::string(": ") + gpuGetErrorString(error) + " (" + gpuGetErrorName(error) + ")";
+    throw Failure(DS4_E_DEVICE, std::string("the driver of the " DS4_GPU_BACKEND " backend (" DS4_GPU_LIBRARY ") ") + state +
+                                    reason + "; install or update the driver, or use the CPU: --cpu");
+}
+
 /* Throws the sentence that says why there is no device `index`. */
 void require_device(uint32_t index) {
-    int              count = 0;
-    const gpuError_t error = gpuGetDeviceCount(&count);
-    if (error != gpuSuccess || count == 0) {
-        static_cast<void>(gpuGetLastError());
-        const std::string reason =
-            error == gpuSuccess ? "" : std::string(": ") + gpuGetErrorString(error) + " (" + gpuGetErrorName(error) + ")";
-        throw Failure(DS4_E_DEVICE, "the driver of the " DS4_GPU_BACKEND " backend (" DS4_GPU_LIBRARY
-                                    ") is missing, too old or finds no card" +
-                                        reason + "; install or update the driver, or use the CPU: --cpu");
+    const uint32_t count = count_devices();
+    if (count == 0) {
+        int              unused = 0;
+        const gpuError_t error = gpuGetDeviceCount(&unused);
+        fail_without_device("is missing, too old or finds no card", error);
     }
-    if (index >= static_cast<uint32_t>(count)) {
+    if (index >= count) {
         throw Failure(DS4_E_DEVICE, "cannot open device " + std::to_string(index) + " of the " DS4_GPU_BACKEND
                                     " backend: " + (count == 1 ? std::string("there is one device, number 0")
                                                                : "there are " + std::to_string(count) +
@@ -82,9 +86,9 @@ public:
 
     ~GpuHostMapping() override {
         /* Kernels that read through it must have ended. */
-        static_cast<void>(gpuSetDevice(static_cast<int>(device_.index())));
-        static_cast<void>(gpuDeviceSynchronize());
-        static_cast<void>(gpuHostUnregister(pinned_));
+        if (device_.settle()) {
+            static_cast<void>(gpuHostUnregister(pinned_));
+        }
     }
     GpuHostMapping(const GpuHostMapping &) = delete;
     GpuHostMapping &operator=(const GpuHostMapping &) = delete;
@@ -101,18 +105,13 @@ private:
 class GpuPinnedMemory final : public PinnedMemory {
 public:
     GpuPinnedMemory(const GpuDevice &device, size_t bytes, std::string_view what)
-        : device_(device), size_(bytes),
+        : size_(bytes),
           pages_(device, bytes, in_mib(bytes) + " of host memory for " + std::string(what)) {
         void *address = nullptr;
         check(gpuHostGetDevicePointer(&address, pages_.data(), 0), "address host memory");
         address_ = static_cast<const std::byte *>(address);
     }
 
-    ~GpuPinnedMemory() override {
-        /* Kernels that read it must have ended. */
-        static_cast<void>(gpuSetDevice(static_cast<int>(device_.index())));
-        static_cast<void>(gpuDeviceSynchronize());
-    }
     GpuPinnedMemory(const GpuPinnedMemory &) = delete;
     GpuPinnedMemory &operator=(const GpuPinnedMemory &) = delete;
 
@@ -120,7 +119,6 @@ public:
     std::span<std::byte> bytes() const override { return {pages_.data(), size_}; }
 
 private:
-    const GpuDevice &device_;
     size_t           size_;
     PinnedPages      pages_;
     const std::byte *address_ = nullptr;
@@ -128,8 +126,22 @@ private:
 
 } // namespace
 
+uint32_t count_devices() {
+    int              count = 0;
+    const gpuError_t error = gpuGetDeviceCount(&count);
+    if (error == gpuErrorNoDevice || error == gpuErrorInsufficientDriver) {
+        static_cast<void>(gpuGetLastError());
+        return 0;
+    }
+    if (error != gpuSuccess) {
+        fail_without_device("does not work", error);
+    }
+    return static_cast<uint32_t>(count);
+}
+
 GpuDevice::GpuDevice(uint32_t index) : index_(index) {
     require_device(index);
+    require_answering();
     const gpuDeviceProp properties = properties_of(index);
     const std::string   architecture = architecture_of(properties);
     if (!runs_on(DS4_GPU_ARCHITECTURES, architecture)) {
@@ -142,24 +154,23 @@ GpuDevice::GpuDevice(uint32_t index) : index_(index) {
         .shared_bytes = static_cast<uint32_t>(most_shared_bytes(properties)),
         .early_start = kEarlyStart && can_start_early(properties),
     };
-    make_current();
-    check(gpuStreamCreateWithFlags(&stream_, gpuStreamNonBlocking), "create a stream");
+    stream_ = open_stream("create a stream");
 }
 
 GpuDevice::~GpuDevice() {
-    static_cast<void>(gpuSetDevice(static_cast<int>(index_)));
-    static_cast<void>(gpuStreamDestroy(stream_));
+    close_stream(stream_);
 }
 
 void GpuDevice::make_current() const {
+    require_answering();
     check(gpuSetDevice(static_cast<int>(index_)), "choose the device");
 }
 
 DeviceInfo GpuDevice::info() const {
+    make_current();
     const gpuDeviceProp properties = properties_of(index_);
     size_t              free_bytes = 0;
     size_t              total_bytes = 0;
-    make_current();
     check(gpuMemGetInfo(&free_bytes, &total_bytes), "ask for free memory");
     return {
         .kind = properties.integrated != 0 ? DeviceKind::integrated : DeviceKind::discrete,
@@ -193,14 +204,14 @@ Allocation GpuDevice::allocate(size_t bytes, std::string_view what) {
     Allocation allocation(this, data, bytes);
     /* Done before anyone else's stream may write to it. */
     check(gpuMemsetAsync(data, 0, whole, stream_), "clear memory");
-    check(gpuStreamSynchronize(stream_), "clear memory");
+    wait(stream_, "clear memory");
     return allocation;
 }
 
 void GpuDevice::release(void *data, size_t) noexcept {
-    static_cast<void>(gpuSetDevice(static_cast<int>(index_)));
-    static_cast<void>(gpuStreamSynchronize(stream_));
-    static_cast<void>(gpuFree(data));
+    if (settle()) {
+        static_cast<void>(gpuFree(data));
+    }
 }
 
 void GpuDevice::copy(void *to, const void *from, size_t bytes, gpuMemcpyKind kind, const char *what) {
@@ -208,8 +219,12 @@ void GpuDevice::copy(void *to, const void *from, size_t bytes, gpuMemcpyKind kin
         return;
     }
     make_current();
+    if (kind != gpuMemcpyDeviceToDevice) {
+        /* From and to memory that is not pinned the call itself copies, after all that is in front, and has no limit. */
+        wait(stream_, what);
+    }
     check(gpuMemcpyAsync(to, from, bytes, kind, stream_), what);
-    check(gpuStreamSynchronize(stream_), what);
+    wait(stream_, what);
 }
 
 void GpuDevice::copy_in(void *to_device, const void *from_host, size_t bytes) {

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "backend/device.h"
 #include "backend/gpu/launch.h"
@@ -17,6 +19,10 @@ struct CardFacts {
     uint32_t shared_bytes; /* most dynamic shared memory of a block */
     bool     early_start;  /* kernels may start before the one in front has ended */
 };
+
+/* 0 where there is no driver or no card, which GpuDevice can say more of. Throws Failure(DS4_E_DEVICE) when a driver that is there
+ * cannot tell: that is no machine without a card. */
+uint32_t count_devices();
 
 class GpuDevice final : public Device {
 public:
@@ -40,16 +46,39 @@ public:
     uint32_t         index() const { return index_; }
     const CardFacts &facts() const { return facts_; }
     gpuStream_t      stream() const { return stream_; }
-    /* Makes this device the calling thread's. Calls arrive on the engine thread and on upload threads. */
+    /* Makes this device the calling thread's. Calls arrive on the engine thread and on upload threads. Throws
+     * Failure(DS4_E_DEVICE), also for a card that did not answer before. */
     void make_current() const;
+
+    /* ---- waiting: gpu_wait.cu ---- */
+
+    /* Until what is on the stream so far, or what is in front of the event, is done. Throws Failure(DS4_E_DEVICE), a sentence
+     * that begins: the GPU failed to `what`, when it fails or takes more than 60 s. Then the card is given up: nobody in this
+     * process asks anything of it any more. */
+    void wait(gpuStream_t stream, const char *what) const;
+    void wait(gpuEvent_t event, const char *what) const;
+
+    /* Waits for all streams, before what they use is freed. False: the card is given up. Then nothing may be freed that it
+     * could still read or write, and nothing at all through the runtime, whose calls would wait for it; such memory and
+     * handles are kept until the process ends. */
+    bool settle() const noexcept;
+
+    /* A stream that settle knows of. */
+    gpuStream_t open_stream(const char *what);
+    void        close_stream(gpuStream_t stream) noexcept;
 
 private:
     void release(void *data, size_t bytes) noexcept override;
     void copy(void *to, const void *from, size_t bytes, gpuMemcpyKind kind, const char *what);
+    void require_answering() const;
+    [[noreturn]] void give_up(const char *what) const;
+    bool is_given_up() const noexcept;
 
-    uint32_t    index_;
-    CardFacts   facts_{};
-    gpuStream_t stream_ = nullptr;
+    uint32_t                 index_;
+    CardFacts                facts_{};
+    mutable std::mutex       streams_mutex_;
+    std::vector<gpuStream_t> streams_;
+    gpuStream_t              stream_ = nullptr;
 };
 
 } // namespace ds4::backend::gpu

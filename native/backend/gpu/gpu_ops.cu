@@ -53,7 +53,9 @@ GpuOps::~GpuOps() {
 void GpuOps::free_all() noexcept {
     static_cast<void>(gpuSetDevice(static_cast<int>(device_.index())));
     abandon_step();
-    static_cast<void>(gpuStreamSynchronize(stream_.handle));
+    if (!device_.settle()) {
+        return;
+    }
     forget_recorded();
     for (const gpuEvent_t event : paced_) {
         if (event != nullptr) {
@@ -153,7 +155,7 @@ void GpuOps::reserve_tokens(size_t count) {
     }
     const size_t bytes = kTokenIds + count * sizeof(int32_t);
     /* Copies out of the old buffers may be on their way. */
-    check(gpuStreamSynchronize(stream_.handle), "wait for earlier work");
+    device_.wait(stream_.handle, "finish earlier work");
     token_capacity_ = 0;
     for (Staging &staging : staging_) {
         if (staging.data != nullptr) {
@@ -186,7 +188,7 @@ uint64_t GpuOps::scratch_bytes(const OpsLimits &limits) const {
 void GpuOps::upload_step() {
     reserve_tokens(step_.tokens.size());
     Staging &staging = staging_[steps_++ % 2];
-    check(gpuEventSynchronize(staging.read), "wait for an earlier step");
+    device_.wait(staging.read, "finish an earlier step");
     const StepState state{step_.position};
     const size_t    token_bytes = step_.tokens.size_bytes();
     std::memcpy(staging.data + kStepState, &state, sizeof state);
@@ -257,8 +259,7 @@ void GpuOps::abandon_step() noexcept {
 
 void GpuOps::forget_recorded() noexcept {
     for (const auto &[shape, runnable] : recorded_) {
-        if (runnable != nullptr) {
-            static_cast<void>(gpuStreamSynchronize(stream_.handle)); /* it may still run */
+        if (runnable != nullptr && device_.settle()) { /* it may still run */
             static_cast<void>(gpuGraphExecDestroy(runnable));
         }
     }
@@ -272,7 +273,7 @@ void GpuOps::pace() {
     /* The layer before the one that was just issued is done: the device has one layer to work on meanwhile. */
     check(gpuEventRecord(paced_[layers_issued_ % 2], stream_.handle), "mark a layer's end");
     ++layers_issued_;
-    check(gpuEventSynchronize(paced_[layers_issued_ % 2]), "evaluate a layer");
+    device_.wait(paced_[layers_issued_ % 2], "evaluate a layer");
 }
 
 } // namespace ds4::backend::gpu

@@ -5,12 +5,7 @@
 namespace ds4::backend {
 
 uint32_t device_count() {
-    int count = 0;
-    if (gpuGetDeviceCount(&count) != gpuSuccess) {
-        static_cast<void>(gpuGetLastError());
-        return 0; /* open_device says why */
-    }
-    return static_cast<uint32_t>(count);
+    return gpu::count_devices();
 }
 
 std::unique_ptr<Device> open_device(uint32_t index) {

@@ -69,8 +69,11 @@ PinnedPages::~PinnedPages() {
     if (data_ == nullptr) {
         return;
     }
-    static_cast<void>(gpuSetDevice(static_cast<int>(device_->index())));
-    static_cast<void>(block_ != nullptr ? gpuFreeHost(block_) : gpuHostUnregister(data_));
+    const bool is_ours =
+        device_->settle() && (block_ != nullptr ? gpuFreeHost(block_) : gpuHostUnregister(data_)) == gpuSuccess;
+    if (!is_ours) {
+        pages_.abandon(); /* the card may still reach them */
+    }
 }
 
 } // namespace ds4::backend::gpu

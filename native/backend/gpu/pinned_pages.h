@@ -16,7 +16,7 @@ public:
     /* Zeroed, and mapped for kernels. Throws Failure(DS4_E_NO_MEMORY or DS4_E_DEVICE), a sentence that begins: cannot pin
      * `what`. */
     PinnedPages(const GpuDevice &device, size_t bytes, const std::string &what);
-    /* Whoever uses it must have ended. */
+    /* Waits for who uses it. What a card that is lost may still reach stays until the process ends. */
     ~PinnedPages();
     PinnedPages(PinnedPages &&other) noexcept { swap(other); }
     PinnedPages &operator=(PinnedPages &&other) noexcept {

@@ -25,6 +25,8 @@ public:
     TouchedPages &operator=(const TouchedPages &) = delete;
 
     std::byte *data() const { return data_; }
+    /* Keeps the pages until the process ends. */
+    void abandon() noexcept { data_ = nullptr; }
 
 private:
     void swap(TouchedPages &other) noexcept {

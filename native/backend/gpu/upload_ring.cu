@@ -1,14 +1,16 @@
 #include "backend/gpu/upload_ring.h"
 
+#include "backend/gpu/patience.h"
+
 namespace ds4::backend::gpu {
 
-GpuUploadRing::GpuUploadRing(const GpuDevice &device, size_t slots, size_t slot_bytes)
+GpuUploadRing::GpuUploadRing(GpuDevice &device, size_t slots, size_t slot_bytes)
     : device_(device), slots_(slots) {
     const std::string what =
         std::to_string(slots) + " upload buffers of " + std::to_string(slot_bytes >> 10) + " KiB each";
     device_.make_current();
     try {
-        check(gpuStreamCreateWithFlags(&stream_, gpuStreamNonBlocking), "create a stream for uploads");
+        stream_ = device_.open_stream("create a stream for uploads");
         check(gpuEventCreateWithFlags(&mark_, gpuEventDisableTiming), "create an event for uploads");
         for (Slot &slot : slots_) {
             check(gpuEventCreateWithFlags(&slot.sent, gpuEventDisableTiming), "create an event for uploads");
@@ -25,9 +27,8 @@ GpuUploadRing::~GpuUploadRing() {
 }
 
 void GpuUploadRing::free_all() noexcept {
-    static_cast<void>(gpuSetDevice(static_cast<int>(device_.index())));
-    if (stream_ != nullptr) {
-        static_cast<void>(gpuStreamSynchronize(stream_)); /* a copy may still read a buffer */
+    if (!device_.settle()) { /* a copy may still read a buffer */
+        return;
     }
     for (const Slot &slot : slots_) {
         if (slot.sent != nullptr) {
@@ -37,14 +38,12 @@ void GpuUploadRing::free_all() noexcept {
     if (mark_ != nullptr) {
         static_cast<void>(gpuEventDestroy(mark_));
     }
-    if (stream_ != nullptr) {
-        static_cast<void>(gpuStreamDestroy(stream_));
-    }
+    device_.close_stream(stream_);
 }
 
 std::span<std::byte> GpuUploadRing::wait(size_t slot) {
     device_.make_current();
-    check(gpuEventSynchronize(slots_[slot].sent), "upload weights");
+    device_.wait(slots_[slot].sent, "upload weights");
     return {slots_[slot].buffer.data(), slots_[slot].buffer.bytes()};
 }
 
@@ -56,6 +55,7 @@ void GpuUploadRing::send_pinned(size_t slot, void *to, const std::byte *from, si
     device_.make_current();
     check(gpuMemcpyAsync(to, from, bytes, gpuMemcpyHostToDevice, stream_), "upload weights");
     check(gpuEventRecord(slots_[slot].sent, stream_), "upload weights");
+    slots_[slot].sent_at = std::chrono::steady_clock::now();
 }
 
 bool GpuUploadRing::arrived(size_t slot) {
@@ -63,6 +63,10 @@ bool GpuUploadRing::arrived(size_t slot) {
     const gpuError_t state = gpuEventQuery(slots_[slot].sent);
     if (state == gpuErrorNotReady) {
         static_cast<void>(gpuGetLastError());
+        if (std::chrono::steady_clock::now() - slots_[slot].sent_at > patience()) {
+            device_.wait(slots_[slot].sent, "upload weights"); /* who only asks would never hear that it is lost */
+            return true;
+        }
         return false;
     }
     check(state, "upload weights");
@@ -84,7 +88,7 @@ void GpuUploadRing::precede_ops() {
 
 void GpuUploadRing::finish() {
     device_.make_current();
-    check(gpuStreamSynchronize(stream_), "upload weights");
+    device_.wait(stream_, "upload weights");
 }
 
 } // namespace ds4::backend::gpu

@@ -1,6 +1,7 @@
 /* Pinned buffers on the way to one GPU. */
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -10,7 +11,7 @@ namespace ds4::backend::gpu {
 
 class GpuUploadRing final : public UploadRing {
 public:
-    GpuUploadRing(const GpuDevice &device, size_t slots, size_t slot_bytes);
+    GpuUploadRing(GpuDevice &device, size_t slots, size_t slot_bytes);
     ~GpuUploadRing() override;
     GpuUploadRing(const GpuUploadRing &) = delete;
     GpuUploadRing &operator=(const GpuUploadRing &) = delete;
@@ -27,11 +28,12 @@ private:
     struct Slot {
         PinnedPages buffer;
         gpuEvent_t  sent = nullptr; /* its last copy has left the buffer */
+        std::chrono::steady_clock::time_point sent_at{};
     };
 
     void free_all() noexcept;
 
-    const GpuDevice  &device_;
+    GpuDevice        &device_;
     std::vector<Slot> slots_;
     gpuStream_t       stream_ = nullptr; /* of its own: copies overlap with what kernels do */
     gpuEvent_t        mark_ = nullptr;   /* where one of the two streams waits for the other */
