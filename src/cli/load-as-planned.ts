@@ -8,7 +8,7 @@ export interface FailedPart {
 
 /**
  * Plans, then loads. When memory or the device fails, the planner is asked again with what failed so far, until it has
- * nothing new; every other failure ends it. `load` leaves nothing behind when it fails.
+ * nothing new; every other failure ends it, and so does a device that is lost. `load` leaves nothing behind when it fails.
  *
  * @throws whatever `load` failed with the first time; PlanError with that and the rest when other ways failed too.
  */
@@ -19,6 +19,8 @@ export async function loadAsPlanned<Loaded>(steps: {
   readonly load: (plan: LoadPlan) => Promise<Loaded>;
   /** Of a plan for several devices: which of its parts has just failed to load. */
   readonly failed?: () => FailedPart | undefined;
+  /** Whether a device does not answer any more, after one has failed: no other plan for it could help. */
+  readonly isLost?: () => Promise<boolean>;
 }): Promise<{ readonly plan: LoadPlan; readonly loaded: Loaded }> {
   const failures: PlanFailure[] = [];
   let plan = steps.plan(failures);
@@ -32,7 +34,8 @@ export async function loadAsPlanned<Loaded>(steps: {
         throw thrown;
       }
       const step = stepOf(part?.plan ?? plan, thrown.loadStep);
-      if (step === undefined) {
+      const isLost = thrown instanceof DeviceError && (await steps.isLost?.()) === true;
+      if (step === undefined || isLost) {
         throw thrown;
       }
       failures.push({

@@ -17,13 +17,16 @@ import type {
   GpuRequest,
   LoadPlan,
   MachineFacts,
+  NamedVariable,
   PlanFailure,
   PlanRequest,
   SplitPlan,
 } from '../plan/index.js';
 import { simulationOf } from './backend-choice.js';
 import type { BackendChoice } from './backend-choice.js';
+import { formatBytes } from './bytes.js';
 import type { GpuEnvironment } from './environment.js';
+import { RunError } from './errors.js';
 import { availableMemory } from './host-memory.js';
 import { lockLimit } from './lock-limit.js';
 import { isInRamDisk } from './ram-disk.js';
@@ -69,13 +72,44 @@ function expertRequest(settings: Readonly<Settings>, environment: GpuEnvironment
   };
 }
 
+/** The variables that are set, each with the option that says the same and wins, if there is one. */
+function namedVariables({
+  settings,
+  environment,
+}: Pick<Run, 'settings' | 'environment'>): NamedVariable[] {
+  const { prefillChunk, gpuResident, uploadBufferMib, ssdStreaming, expertCache } = settings;
+  const given = (isGiven: boolean, option: string): string | undefined =>
+    isGiven ? option : undefined;
+  const copy = given(gpuResident === false, '--no-gpu-resident');
+  const cache = given(expertCache !== undefined && ssdStreaming, '--ssd-streaming-cache-experts');
+  const overriding: Readonly<Record<string, string | undefined>> = {
+    DS4_METAL_PREFILL_CHUNK: given(prefillChunk !== undefined, '--prefill-chunk'),
+    DS4_CUDA_COPY_MODEL_CHUNKED: copy,
+    DS4_CUDA_COPY_MODEL: copy,
+    DS4_CUDA_MODEL_COPY_CHUNK_MB: given(uploadBufferMib !== undefined, '--upload-buffer-mib'),
+    DS4_ROCM_STREAM_FREE_RESERVE_GIB: cache,
+    DS4_ROCM_STREAM_FREE_RESERVE_GB: cache,
+    DS4_SSD_AUTO_CACHE_PCT: cache,
+    DS4_ROCM_HOST_MAPPED_EXPERT_FALLBACK: given(
+      settings.hostExpertCacheGib !== undefined,
+      '--host-expert-cache',
+    ),
+  };
+  return environment.gpu.named.map((variable) => ({
+    ...variable,
+    overriddenBy: overriding[variable.name],
+  }));
+}
+
 /** What the options ask of the planner. `--prefill-chunk` wins over its environment variable. */
 function planRequest(
-  { settings, environment }: Pick<Run, 'settings' | 'environment'>,
+  run: Pick<Run, 'settings' | 'environment'>,
   context: number | undefined,
   failures: readonly PlanFailure[] = [],
 ): PlanRequest {
+  const { settings, environment } = run;
   return {
+    variables: namedVariables(run),
     lock: settings.lockWeights,
     keepPages: environment.gpu.keepModelPages,
     readThreads: environment.gpu.readWorkers,
@@ -134,7 +168,35 @@ function describedFacts(
   };
 }
 
+/**
+ * The machine with less main memory, as --simulate-used-memory asks.
+ *
+ * @throws RunError when it has not so much.
+ */
+function withUsedMemory(facts: MachineFacts, usedGib: number | undefined): MachineFacts {
+  if (usedGib === undefined) {
+    return facts;
+  }
+  const usedBytes = usedGib * 2 ** 30;
+  const { memoryAvailable, memoryTotal } = facts;
+  if (usedBytes > memoryAvailable) {
+    throw new RunError(
+      `--simulate-used-memory ${usedGib}: only ${formatBytes(memoryAvailable)} of main memory are free; name less`,
+    );
+  }
+  return {
+    ...facts,
+    simulatedUsedBytes: usedBytes,
+    memoryAvailable: memoryAvailable - usedBytes,
+    memoryTotal: memoryTotal === undefined ? undefined : memoryTotal - usedBytes,
+  };
+}
+
 function machineFacts(run: Run, choice: BackendChoice, model: ModelDescription): MachineFacts {
+  return withUsedMemory(wholeMachine(run, choice, model), run.settings.simulatedUsedGib);
+}
+
+function wholeMachine(run: Run, choice: BackendChoice, model: ModelDescription): MachineFacts {
   const { planFor } = run.settings;
   if (planFor !== undefined) {
     return describedFacts(planFor, choice);

@@ -44,6 +44,8 @@ function ringOf({ gpu }: PlanRequest, memoryAvailable: number): Ring {
 export interface Room {
   readonly gpu: GpuFacts;
   readonly ring: Ring;
+  /** Main memory has no room for all buffers of the ring, only for one of them. */
+  readonly isRingShort: boolean;
   /** Of the device. */
   readonly budget: number;
   /** Of the device when what is free of it may not fall below the reserve. */
@@ -57,10 +59,12 @@ export interface Room {
   readonly reasons: readonly PlanReason[];
 }
 
-function reserveOf(gpu: GpuFacts, { experts }: PlanRequest): number {
+function reserveOf(gpu: GpuFacts, { experts }: PlanRequest, memory: number): number {
+  // Of a device that shares main memory, what it says it has may be more than there is.
+  const all = gpu.kind === 'integrated' ? Math.min(gpu.totalBytes, memory) : gpu.totalBytes;
   // A third at most: on a small card the usual reserve would be all there is.
   return experts?.reserveGib === undefined
-    ? Math.min(usualReserve, gpu.totalBytes / 3)
+    ? Math.min(usualReserve, all / 3)
     : experts.reserveGib * gibibyte;
 }
 
@@ -81,31 +85,40 @@ function clipReasons(
   ];
 }
 
-/** Buffers of another size than usual, or than asked. */
+/** @throws PlanError when main memory has no room for even one of the buffers. */
+export function refuseWithoutBuffer({ gpu, ring: { slotBytes } }: Room, memory: number): void {
+  if (slotBytes > memory) {
+    throw refusal(
+      `${deviceText(gpu)}: weights go into GPU memory through a buffer of ${gib(slotBytes)}, ` +
+        `and main memory has ${gib(memory)} free; free some`,
+    );
+  }
+}
+
+/** Buffers of another size than usual, or than asked; fewer than usual are the business of whoever decides about the upload. */
 function ringReasons(
   { gpu }: PlanRequest,
   { slots, slotBytes }: Ring,
+  taken: number,
   memory: number,
 ): PlanReason[] {
   const { copyChunkMib, copyChunkBy = 'who asked' } = gpu ?? {};
-  const mib = slotBytes / 2 ** 20;
-  if (mib === (copyChunkMib ?? uploadSlotMib.usual)) {
+  const count = taken / slotBytes;
+  const buffers = `upload buffers: ${count} of ${slotBytes / 2 ** 20} MiB`;
+  if (slotBytes === (copyChunkMib ?? uploadSlotMib.usual) * 2 ** 20) {
     return copyChunkMib === undefined
       ? []
-      : [
-          {
-            kind: 'note',
-            text: `upload buffers: ${slots} of ${mib} MiB, because ${copyChunkBy} says so`,
-          },
-        ];
+      : [{ kind: 'note', text: `${buffers}, because ${copyChunkBy} says so` }];
   }
-  const short = `main memory has only ${gib(memory)} free, and they may take a quarter of it`;
+  const short =
+    `main memory has only ${gib(memory)} free` +
+    (count < slots ? '' : ', and they may take a quarter of it');
   return copyChunkMib === undefined
-    ? [{ kind: 'note', text: `upload buffers: ${slots} of ${mib} MiB, because ${short}` }]
+    ? [{ kind: 'note', text: `${buffers}, because ${short}` }]
     : [
         {
           kind: 'warning',
-          text: `upload buffers: ${slots} of ${mib} MiB instead of the ${copyChunkMib} MiB of ${copyChunkBy}, because ${short}`,
+          text: `${buffers} instead of the ${copyChunkMib} MiB of ${copyChunkBy}, because ${short}`,
         },
       ];
 }
@@ -113,21 +126,27 @@ function ringReasons(
 export function roomOf(facts: MachineFacts, gpu: GpuFacts, request: PlanRequest): Room {
   const gibs = request.gpu?.budgetGib;
   const ring = ringOf(request, facts.memoryAvailable);
-  const memory = Math.max(0, facts.memoryAvailable - ring.slots * ring.slotBytes);
+  const isRingShort = ring.slots * ring.slotBytes > facts.memoryAvailable;
+  const taken = (isRingShort ? 1 : ring.slots) * ring.slotBytes;
+  const memory = Math.max(0, facts.memoryAvailable - taken);
   const wanted = gibs === undefined ? automaticBudget(gpu.freeBytes) : gibs * gibibyte;
   const free = gpu.kind === 'integrated' ? Math.min(gpu.freeBytes, memory) : gpu.freeBytes;
-  const reserve = reserveOf(gpu, request);
+  const reserve = reserveOf(gpu, request, memory);
   const upTo = (bytes: number): number => Math.max(0, Math.min(free, wanted, bytes) - margin);
   return {
     gpu,
     ring,
+    isRingShort,
     budget: upTo(free),
     withinReserve: upTo(free - reserve),
     reserve,
     memory,
     memoryTotal: facts.memoryTotal,
     isFileInRamDisk: facts.isFileInRamDisk === true,
-    reasons: [...clipReasons(gpu, gibs), ...ringReasons(request, ring, facts.memoryAvailable)],
+    reasons: [
+      ...clipReasons(gpu, gibs),
+      ...ringReasons(request, ring, taken, facts.memoryAvailable),
+    ],
   };
 }
 

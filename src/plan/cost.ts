@@ -1,6 +1,7 @@
 import type { ModelDescription } from '../model/index.js';
-import { partsOf, sliceOf } from './model-parts.js';
+import { belongsTo, partOf, partsOf, sliceOf } from './model-parts.js';
 import type { ModelParts } from './model-parts.js';
+import { withinLimit } from './non-routed.js';
 import type {
   GpuFacts,
   GpuPlan,
@@ -60,11 +61,29 @@ function pagedLayers({ layers }: ModelParts, slots: number): number {
   return slots >= layers.length ? 0 : layers.length - Math.max(0, slots - 2);
 }
 
-function gpuTraffic(parts: ModelParts, { weights }: GpuPlan, memoryAvailable: number): Traffic {
+/** Weights outside the experts that a token reads over the bus; of the embedding it is a row only, wherever that is. */
+function mappedOutside(
+  { tensors }: ModelDescription,
+  { slice }: ModelParts,
+  limit: number,
+): number {
+  const outside = tensors.filter(
+    (entry) => belongsTo(slice, entry) && ['layer', 'head'].includes(partOf(entry)),
+  );
+  const inside = withinLimit(outside, limit);
+  return outside.reduce((bytes, entry) => bytes + (inside.has(entry) ? 0 : entry.tensor.bytes), 0);
+}
+
+function gpuTraffic(
+  model: ModelDescription,
+  parts: ModelParts,
+  { weights }: GpuPlan,
+  memoryAvailable: number,
+): Traffic {
   const routed = routedBytes(parts);
-  const { place, experts, pageSlots, deviceBytes } = weights;
+  const { place, experts, pageSlots, deviceWeightBytes: limit } = weights;
   const pageBytes = pageSlots === undefined ? 0 : pagedLayers(parts, pageSlots) * parts.page;
-  const outsideMapped = weights.deviceWeightBytes === undefined ? 0 : parts.nonRouted - deviceBytes;
+  const outsideMapped = limit === undefined ? 0 : mappedOutside(model, parts, limit);
   const inSlots = place === 'device' ? 1 : Math.min(1, (experts?.slots ?? 0) / parts.expertCount);
   const inHost =
     place === 'streamExperts' && experts !== undefined
@@ -72,8 +91,7 @@ function gpuTraffic(parts: ModelParts, { weights }: GpuPlan, memoryAvailable: nu
       : 1 - inSlots;
   const missBytes = routed * (1 - inSlots - inHost);
   return {
-    computeBytes:
-      outsideBytes(parts) - Math.min(outsideMapped, outsideBytes(parts)) + routed * (1 - inHost),
+    computeBytes: outsideBytes(parts) - outsideMapped + routed * (1 - inHost),
     mappedBytes: routed * inHost + outsideMapped,
     // Pages come out of the page cache where that can hold the file.
     diskBytes: missBytes + (memoryAvailable < parts.total ? pageBytes : 0),
@@ -99,7 +117,7 @@ export function tokenCost(
   const needed =
     plan.backend === 'cpu'
       ? hostTraffic(parts, plan, memoryAvailable)
-      : gpuTraffic(parts, plan, memoryAvailable);
+      : gpuTraffic(model, parts, plan, memoryAvailable);
   // What is read of a file in a RAM disk comes from no disk, and goes over the link like everything else.
   const traffic = isFileInRamDisk ? { ...needed, diskBytes: 0 } : needed;
   return {

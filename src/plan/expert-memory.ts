@@ -120,10 +120,12 @@ function budgeted(parts: ModelParts, room: ExpertRoom, gibs: number): Draft {
   if (asked <= limit) {
     return { bytes: asked - headroom, transitBytes: headroom, boundBy: text };
   }
-  const transitBytes = Math.min(headroom, transitOf(parts, limit));
+  // No more slots than with all of it: otherwise more memory could mean fewer.
+  const bytes = Math.min(asked - headroom, Math.max(0, limit - transitOf(parts, limit)));
+  const left = Math.floor((limit - bytes) / parts.slot) * parts.slot;
   return {
-    bytes: Math.max(0, limit - transitBytes),
-    transitBytes,
+    bytes,
+    transitBytes: Math.min(headroom, Math.max(least, left)),
     boundBy: text,
     reasons: warning(`${text} is more than there is room for: ${gib(limit)} are taken`),
   };
@@ -205,7 +207,7 @@ export function planExpertCache(
   const halvings = halvingsOf(request);
   const bound = cache === undefined ? atMost : Infinity;
   const wanted = Math.min(draft.bytes / parts.slot, parts.expertCount);
-  const slots = usable(parts, Math.min(wanted / 2 ** halvings, bound));
+  const slots = usable(parts, Math.min(wanted, bound) / 2 ** halvings);
   const remarks = [
     slots === parts.expertCount ? 'every expert has a slot' : draft.binding,
     halvings > 0
@@ -243,8 +245,8 @@ export function planHotExperts(
   const left = Math.max(0, leftBytes);
   // A device that has just failed to hold the model is not asked for as much again.
   const share = failuresOf(request, 'copy') > 0 ? 2 : 1;
-  const wanted = left / share / 2 ** halvingsOf(request) / parts.slot;
-  const slots = usable(parts, Math.min(wanted, atMost));
+  const wanted = Math.min(left / share / parts.slot, atMost);
+  const slots = usable(parts, wanted / 2 ** halvingsOf(request));
   return {
     slots,
     slotBytes: slots * parts.slot,

@@ -24,6 +24,12 @@ export function failuresOf({ failures = [] }: PlanRequest, step: PlanStep): numb
   return failures.filter((failure) => failure.step === step).length;
 }
 
+/** The request as it was before a step had failed. */
+export function withoutFailures(request: PlanRequest, step: PlanStep): PlanRequest {
+  const { failures = [] } = request;
+  return { ...request, failures: failures.filter((failure) => failure.step !== step) };
+}
+
 /** How often that of which less will do is halved: once for each time that it could not be had, up to a limit. */
 export function halvingsOf(
   request: PlanRequest,
@@ -53,9 +59,15 @@ export function stepOf({ backend, weights }: LoadPlan, failed: FailedStep): Plan
   }
 }
 
-/** Whether loading by either plan would be the same. */
+/** Whether loading by either plan would be the same, whatever they say about it. */
 export function isSameLoad(one: LoadPlan, other: LoadPlan): boolean {
-  const key = (plan: LoadPlan): string =>
-    JSON.stringify([plan.backend, plan.weights, plan.backend === 'cpu' ? null : plan.upload]);
+  const key = ({ backend, weights, ...plan }: LoadPlan): string => {
+    const experts = weights.experts === undefined ? null : { ...weights.experts, boundBy: '' };
+    return JSON.stringify([
+      backend,
+      { ...weights, experts },
+      'upload' in plan ? plan.upload : null,
+    ]);
+  };
   return key(one) === key(other);
 }

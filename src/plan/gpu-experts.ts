@@ -3,7 +3,7 @@ import { beside, deviceText, hostRoom, refusal } from './budget.js';
 import type { Room } from './budget.js';
 import { planExpertCache, planHotExperts, policyFor } from './expert-memory.js';
 import type { ExpertSizes } from './expert-memory.js';
-import { failuresOf, halvingsOf } from './failures.js';
+import { failuresOf, withoutFailures } from './failures.js';
 import { fetchBuffers } from './fetch-buffers.js';
 import type { FetchBuffers } from './fetch-buffers.js';
 import type { ModelParts } from './model-parts.js';
@@ -38,7 +38,7 @@ export interface Situation {
 }
 
 /** Gives `sizes` for the weights when the session has this chunk and automatic slots are bounded; undefined: no room. */
-type SizesFor = (chunk: number, atMost: number) => ExpertSizes | undefined;
+type SizesFor = (chunk: number, atMost: number, request: PlanRequest) => ExpertSizes | undefined;
 
 /**
  * A larger prefill chunk takes memory from the slots, so it is taken only when a fair number of slots is left: one token's
@@ -50,7 +50,9 @@ function withBestChunk(
   sizesFor: SizesFor,
 ): { chunk: number; sizes: ExpertSizes } | undefined {
   const { smallestChunk } = sessions;
-  const least = sizesFor(smallestChunk, Infinity);
+  // Slots that could not be had are no reason for a larger session.
+  const before = withoutFailures(request, 'slots');
+  const least = sizesFor(smallestChunk, Infinity, before);
   if (least === undefined) {
     return undefined;
   }
@@ -59,18 +61,22 @@ function withBestChunk(
   const fairTransit = Math.min(parts.expertsPerLayer * parts.slot, least.transitBytes);
   const perToken = Math.min(parts.expertCount, parts.used * parts.layers.length);
   let atMost = Infinity;
+  let best = smallestChunk;
   for (const [index, chunk] of sessions.chunks.entries()) {
-    const fair = isNamed ? least.slots : perToken / 2 ** (index + halvingsOf(request));
-    const sizes = chunk === smallestChunk ? undefined : sizesFor(chunk, atMost);
+    if (chunk === smallestChunk) {
+      break;
+    }
+    const fair = isNamed ? least.slots : perToken / 2 ** index;
+    const sizes = sizesFor(chunk, atMost, before);
     const hasTransit = !isNamed || (sizes?.transitBytes ?? 0) >= fairTransit;
     if (sizes !== undefined && sizes.slots >= Math.floor(fair) && hasTransit) {
-      return { chunk, sizes };
+      best = chunk;
+      break;
     }
-    if (chunk !== smallestChunk) {
-      atMost = Math.floor(fair);
-    }
+    atMost = Math.floor(fair);
   }
-  return { chunk: smallestChunk, sizes: sizesFor(smallestChunk, atMost) ?? least };
+  const sizes = sizesFor(best, atMost, request);
+  return sizes === undefined ? undefined : { chunk: best, sizes };
 }
 
 /** What is not even left for the session and, when experts are read from the file, for those of one token. */
@@ -145,10 +151,10 @@ export function placeMapped(asked: Situation, copies: 'allowed' | 'forbidden'): 
   }
   const isApart = room.gpu.kind === 'discrete';
   const mayCopy = isApart && copies === 'allowed';
-  const best = withBestChunk(situation, (chunk, atMost) =>
+  const best = withBestChunk(situation, (chunk, atMost, wanted) =>
     left(chunk) < 0 || hostLeft(chunk) < 0
       ? undefined
-      : planHotExperts(parts, mayCopy ? left(chunk) : 0, request, atMost),
+      : planHotExperts(parts, mayCopy ? left(chunk) : 0, wanted, atMost),
   );
   // Without slots to gain, a larger chunk costs nothing.
   const chunk = mayCopy
@@ -200,7 +206,7 @@ export function placeStreamed(asked: Situation): Placed {
         `into main memory (${gib(Math.max(0, memory))} free); try a smaller --ctx, a larger --gpu-vram or --weight-paging`,
     );
   }
-  const best = withBestChunk(situation, (chunk, atMost) => {
+  const best = withBestChunk(situation, (chunk, atMost, wanted) => {
     const session = sessions.bytes(chunk).total;
     const taken = nonRouted.deviceBytes + session;
     // Where memory is shared, slots must leave room for what is pinned as well.
@@ -217,7 +223,7 @@ export function placeStreamed(asked: Situation): Placed {
         outside: nonRouted.deviceBytes,
         session,
       },
-      request,
+      wanted,
       atMost,
     );
   });
@@ -238,6 +244,23 @@ export function placeStreamed(asked: Situation): Placed {
     tierBecause: tier.because,
     fetch,
   };
+}
+
+/** A rule for who leaves, where no expert ever does. */
+export function policyReasons(
+  { experts = {} }: PlanRequest,
+  placed: Placed | undefined,
+): PlanReason[] {
+  const isForGood =
+    placed === undefined || (placed.place === 'mappedExperts' && placed.experts.slots === 0);
+  return experts.policy !== undefined && isForGood
+    ? [
+        {
+          kind: 'warning',
+          text: '--expert-policy has no effect: every expert has its place for good',
+        },
+      ]
+    : [];
 }
 
 function pluralExperts(count: number): string {

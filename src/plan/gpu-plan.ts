@@ -1,11 +1,19 @@
 import type { ModelDescription } from '../model/index.js';
-import { deviceText, margin, refusal, roomOf, spareWhenAutomatic } from './budget.js';
+import {
+  deviceText,
+  margin,
+  refusal,
+  refuseWithoutBuffer,
+  roomOf,
+  spareWhenAutomatic,
+} from './budget.js';
 import type { Ring, Room } from './budget.js';
 import { failureReasons, failuresOf } from './failures.js';
 import { fetchReasons } from './fetch-buffers.js';
-import { cacheReasons, placeMapped, placeStreamed } from './gpu-experts.js';
+import { cacheReasons, placeMapped, placeStreamed, policyReasons } from './gpu-experts.js';
 import type { Placed, Situation } from './gpu-experts.js';
 import { pinnedLockOf } from './lock.js';
+import { machineReasons } from './machine-reasons.js';
 import { partsOf, sliceOf } from './model-parts.js';
 import type { ModelParts } from './model-parts.js';
 import { checkpointCount, contextAdvice, deviceBytesOf, gib, PlanError } from './plan.js';
@@ -19,9 +27,10 @@ import type {
   UploadPath,
   WeightSource,
 } from './plan.js';
-import { ramDiskReasons } from './ram-disk.js';
+
 import { readingReasons } from './reading.js';
 import { Sessions } from './sessions.js';
+import { variableReasons } from './variables.js';
 import { wishOf } from './wish.js';
 import type { Wish } from './wish.js';
 
@@ -53,14 +62,22 @@ function deviceReasons({ gpu, budget }: Room, { gpu: request = {} }: PlanRequest
   return reasons;
 }
 
+/** Whether there are no pinned buffers through which weights could go. */
+function lacksRing({ isRingShort }: Room, request: PlanRequest): boolean {
+  return isRingShort || failuresOf(request, 'ring') > 0;
+}
+
 /** Why weights are copied from the mapping, if they are. */
 function mappingBecause(
-  kind: GpuFacts['kind'],
+  { gpu: { kind }, ring, isRingShort, memory }: Room,
   place: GpuWeightsPlan['place'],
   request: PlanRequest,
 ): string | undefined {
   if (failuresOf(request, 'ring') > 0) {
     return 'those could not be had';
+  }
+  if (isRingShort) {
+    return `main memory has only ${gib(memory + ring.slotBytes)} free, too little for ${ring.slots} of ${gib(ring.slotBytes)}`;
   }
   const isRead = request.source === 'read' || request.source === 'direct';
   if (kind === 'discrete' || place === 'streamExperts' || isRead) {
@@ -77,13 +94,18 @@ function mappingBecause(
 
 /** How weights get from the file into GPU memory, with the grounds when it is not the usual way. */
 function uploadPath(
-  { kind }: GpuFacts,
+  room: Room,
   place: GpuWeightsPlan['place'],
   request: PlanRequest,
 ): { path: UploadPath; reasons: PlanReason[] } {
-  const because = mappingBecause(kind, place, request);
+  const because = mappingBecause(room, place, request);
   if (because === undefined) {
-    return { path: request.source === 'direct' ? 'direct' : 'staged', reasons: [] };
+    const isIdle = request.source === 'mmap' && place === 'device';
+    const text = '--mmap has no effect: a card takes its weights through pinned buffers';
+    return {
+      path: request.source === 'direct' ? 'direct' : 'staged',
+      reasons: isIdle ? [{ kind: 'warning', text }] : [],
+    };
   }
   const text = `upload: from the mapping of the file instead of through pinned buffers, because ${because}`;
   return { path: 'mapping', reasons: [{ kind: 'note', text }] };
@@ -104,7 +126,7 @@ function sourceOf(
   path: UploadPath,
   { room, parts, request }: Situation,
 ): WeightSource {
-  if (failuresOf(request, 'ring') > 0) {
+  if (lacksRing(room, request)) {
     return 'mmap';
   }
   if (request.source !== undefined) {
@@ -210,6 +232,7 @@ export function planGpu(
   }
   const parts = partsOf(model, sliceOf(model, request));
   const room = roomOf(facts, gpu, request);
+  refuseWithoutBuffer(room, facts.memoryAvailable);
   const sessions = new Sessions(model, request);
   const situation = { model, parts, room, request, sessions };
   const wish = wishOf(request, gpu);
@@ -247,7 +270,7 @@ export function planGpu(
 
   const chunk = placed?.chunk ?? residentChunk ?? sessions.smallestChunk;
   const session = sessions.bytes(chunk);
-  const { path, reasons: uploadReasons } = uploadPath(gpu, placed?.place ?? 'device', request);
+  const { path, reasons: uploadReasons } = uploadPath(room, placed?.place ?? 'device', request);
   const source = sourceOf(placed, path, situation);
   const dropReadPages = dropsPages(situation, placed, facts);
   const lock = pinnedLockOf(request, placed?.pinnedBytes ?? 0);
@@ -279,10 +302,16 @@ export function planGpu(
     checkpoints: checkpointCount,
     reasons: [
       ...failureReasons(request),
+      ...variableReasons(request.variables, {
+        isOnGpu: true,
+        streams: placed?.place === 'streamExperts',
+        fetches: placed?.fetch !== undefined,
+      }),
       ...deviceReasons(room, request),
       ...room.reasons,
-      ...ramDiskReasons(facts),
+      ...machineReasons(facts),
       ...weightReasons,
+      ...policyReasons(request, placed),
       ...uploadReasons,
       ...readingReasons(request, {
         streams: placed?.place === 'streamExperts' && !room.isFileInRamDisk,

@@ -5,6 +5,7 @@ import { failureReasons } from './failures.js';
 import { fetchBuffers, fetchReasons } from './fetch-buffers.js';
 import { hostSessionBytes } from './host-session.js';
 import { lockOf } from './lock.js';
+import { machineReasons } from './machine-reasons.js';
 import { partsOf, sliceOf } from './model-parts.js';
 import type { ModelParts } from './model-parts.js';
 import {
@@ -17,7 +18,8 @@ import {
   trainingReasons,
 } from './plan.js';
 import type { HostPlan, MachineFacts, PlanReason, PlanRequest, WeightSource } from './plan.js';
-import { ramDiskReasons } from './ram-disk.js';
+
+import { variableReasons } from './variables.js';
 
 /** Threads that compute when nobody says how many there are. */
 const usualThreads = 16;
@@ -216,7 +218,12 @@ export function planHost(
     },
     reasons: [
       ...failureReasons(request),
-      ...ramDiskReasons(facts),
+      ...variableReasons(request.variables, {
+        isOnGpu: false,
+        streams,
+        fetches: fetch !== undefined,
+      }),
+      ...machineReasons(facts),
       ...weightReasons(parts, facts, source, cache),
       ...(fetch === undefined ? [] : fetchReasons(fetch, request)),
       ...lock.reasons,

@@ -10,6 +10,7 @@ export { planLoad, planSession } from './load-plan.js';
 export { planSplit, planSplitSession } from './split-plan.js';
 export { sharedPlan } from './shared-plan.js';
 export type { TensorPart } from './model-parts.js';
+export type { NamedVariable } from './variables.js';
 export { placesOf } from './places.js';
 export type { Place, PlacedTensors } from './places.js';
 export { deviceBytesOf, hostBytesOf, OversizeError, PlanError } from './plan.js';

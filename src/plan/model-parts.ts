@@ -48,6 +48,30 @@ const outputRoles: ReadonlySet<string> = new Set([
   'outputHcScale',
 ]);
 
+/** Vectors and tables are copied into GPU memory as float32 or int32, whatever limits the rest. */
+const smallRoles: ReadonlySet<string> = new Set([
+  'outputHcBase',
+  'outputHcScale',
+  'outputNorm',
+  'hcAttnBase',
+  'hcAttnScale',
+  'hcFfnBase',
+  'hcFfnScale',
+  'attnNorm',
+  'attnQANorm',
+  'attnKvANorm',
+  'attnSinks',
+  'compressorNorm',
+  'indexerCompressorNorm',
+  'ffnNorm',
+  'routerBias',
+  'routerHash',
+]);
+
+export function isSmall({ role }: ModelTensor): boolean {
+  return smallRoles.has(role);
+}
+
 export type TensorPart = 'embedding' | 'head' | 'layer' | 'experts';
 
 export function partOf({ role, layer }: ModelTensor): TensorPart {

@@ -1,6 +1,6 @@
 import type { ModelDescription, ModelTensor } from '../model/index.js';
 import { halvingsOf } from './failures.js';
-import { belongsTo, partOf } from './model-parts.js';
+import { belongsTo, isSmall, partOf } from './model-parts.js';
 import type { ModelParts } from './model-parts.js';
 import { gib, gibibyte, PlanError } from './plan.js';
 import type { PlanReason, PlanRequest } from './plan.js';
@@ -52,20 +52,54 @@ function limitReasons(limitGib: number | undefined): PlanReason[] {
 
 const usualPageSlots = 8;
 
-/** The tensors outside the routed experts that a limit of GPU memory has room for: in the graph's order, each that still fits. */
+/**
+ * The tensors outside the routed experts that are in GPU memory when `limit` bounds the large ones among them: as
+ * native/runtime/weight_store.cpp chooses them, in the graph's order each that still fits, but the embedding, of which a
+ * token reads one row, behind all others.
+ */
 export function withinLimit(
   tensors: readonly ModelTensor[],
   limit: number,
 ): ReadonlySet<ModelTensor> {
-  const inside = new Set<ModelTensor>();
+  const outside = tensors.filter((entry) => partOf(entry) !== 'experts');
+  const inside = new Set(outside.filter(isSmall));
   let left = limit;
-  for (const entry of tensors) {
-    if (partOf(entry) !== 'experts' && entry.tensor.bytes <= left) {
-      left -= entry.tensor.bytes;
-      inside.add(entry);
+  for (const isEmbedding of [false, true]) {
+    for (const entry of outside) {
+      const isTurn = (partOf(entry) === 'embedding') === isEmbedding && !inside.has(entry);
+      if (isTurn && entry.tensor.bytes <= left) {
+        left -= entry.tensor.bytes;
+        inside.add(entry);
+      }
     }
   }
   return inside;
+}
+
+function bytesOf(tensors: Iterable<ModelTensor>): number {
+  return [...tensors].reduce((bytes, { tensor }) => bytes + tensor.bytes, 0);
+}
+
+/** The limit for the large ones that goes with so many bytes for all of them. */
+function limitFor(
+  tensors: readonly ModelTensor[],
+  { bytes, text }: Share,
+  halvings: number,
+): number {
+  const small = bytesOf(tensors.filter(isSmall));
+  if (small > bytes) {
+    throw new PlanError(
+      `norms and routing tables need ${gib(small)} of GPU memory in any case, and ${text}; ` +
+        'try a smaller --ctx or a larger --gpu-vram',
+    );
+  }
+  let limit = bytes - small;
+  for (let halving = 0; halving < halvings; halving += 1) {
+    // Of what it was really asked for: a limit that leaves out the same tensors would be the same try again.
+    limit = (bytesOf(withinLimit(tensors, limit)) - small) / 2;
+  }
+  // The library takes 0 for no limit.
+  return Math.max(1, Math.floor(limit));
 }
 
 /**
@@ -133,33 +167,35 @@ export function planNonRouted(
   limitGib?: number,
 ): NonRouted {
   const { paging, gpu } = request;
-  const halvings = halvingsOf(request, 'weights');
   // A device that has just failed to take them is asked for less.
-  const tried = halvings === 0 ? left : Math.min(left, parts.nonRouted) / 2 ** halvings;
-  const share = shareOf(paging === undefined ? tried : left, limitGib);
+  const halvings = halvingsOf(request, 'weights');
+  const share = shareOf(left, limitGib);
   const { bytes, text, limitedBy } = share;
   const reasons = limitReasons(limitGib);
   if (paging !== undefined) {
     const pages = planPages(parts, share, request);
     return { ...pages, reasons: [...reasons, ...pages.reasons] };
   }
-  if (parts.nonRouted <= bytes) {
+  if (parts.nonRouted <= bytes && halvings === 0) {
     return { deviceBytes: parts.nonRouted, pinnedBytes: 0, reasons };
   }
+  const why = halvings > 0 ? 'memory for more could not be had' : text;
   if (gpu?.pinForbiddenBy !== undefined) {
     throw new PlanError(
-      `the weights outside the experts (${gib(parts.nonRouted)}) do not all go into GPU memory, because ${text}, ` +
+      `the weights outside the experts (${gib(parts.nonRouted)}) do not all go into GPU memory, because ${why}, ` +
         `and ${gpu.pinForbiddenBy} forbids to pin the rest in main memory`,
     );
   }
-  // The library takes 0 for no limit.
-  const limit = Math.max(1, Math.floor(bytes));
-  const tensors = model.tensors.filter((entry) => belongsTo(parts.slice, entry));
-  let deviceBytes = 0;
-  for (const { tensor } of withinLimit(tensors, limit)) {
-    deviceBytes += tensor.bytes;
-  }
+  const tensors = model.tensors.filter(
+    (entry) => belongsTo(parts.slice, entry) && partOf(entry) !== 'experts',
+  );
+  const limit = limitFor(tensors, share, halvings);
+  const inside = withinLimit(tensors, limit);
+  const deviceBytes = bytesOf(inside);
   const pinnedBytes = parts.nonRouted - deviceBytes;
+  const isEmbeddingOnly = tensors.every(
+    (entry) => inside.has(entry) || partOf(entry) === 'embedding',
+  );
   return {
     deviceBytes,
     pinnedBytes,
@@ -168,13 +204,15 @@ export function planNonRouted(
     reasons: [
       ...reasons,
       {
-        kind: 'warning',
+        kind: isEmbeddingOnly ? 'note' : 'warning',
         text:
           `${gib(pinnedBytes)} of the ${gib(parts.nonRouted)} of weights outside the experts do not ` +
-          (limitedBy === undefined
+          (limitedBy === undefined && halvings === 0
             ? 'fit into GPU memory: '
-            : `go into GPU memory, because ${text}: `) +
-          'they stay in main memory and each token reads them over the bus, which is slow',
+            : `go into GPU memory, because ${why}: `) +
+          (isEmbeddingOnly
+            ? 'they are the embedding, which stays in main memory; a token reads one row of it'
+            : 'they stay in main memory and each token reads them over the bus, which is slow'),
       },
     ],
   };

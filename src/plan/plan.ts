@@ -1,5 +1,6 @@
 import { Ds4Error, ExitCode } from '../error/index.js';
 import { pinnedBytesOf } from './ram-disk.js';
+import type { NamedVariable } from './variables.js';
 
 /** Bytes per second between the places of a machine. */
 export interface Rates {
@@ -56,6 +57,8 @@ export interface GpuFacts {
 export interface MachineFacts {
   /** Bytes a process may still take without swapping (the smaller of the system's and the control group's figure). */
   readonly memoryAvailable: number;
+  /** What is not in it because somebody wants a plan for a smaller machine. */
+  readonly simulatedUsedBytes?: number | undefined;
   /** The model file is in main memory, where it is not among what is available: mapping it takes none of that. */
   readonly isFileInRamDisk?: boolean | undefined;
   /** All main memory that a process could have here if nobody else took any; unknown: nothing is too much for it. */
@@ -92,7 +95,7 @@ export interface GpuRequest {
   readonly copyChunkBy?: string | undefined;
   /** The environment variable that forbids pinned memory for weights that neither GPU memory nor a mapping can hold. */
   readonly pinForbiddenBy?: string | undefined;
-  /** Read a sample of what was uploaded back and compare it with the file. */
+  /** Read each copy back and compare it with the file. */
   readonly checkUpload?: boolean | undefined;
 }
 
@@ -144,6 +147,8 @@ export interface PlanRequest {
   readonly experts?: ExpertRequest | undefined;
   /** `--weight-paging`, with the number of slots if it was named. */
   readonly paging?: { readonly slots?: number | undefined } | undefined;
+  /** Environment variables that are set, for what is to be said about those without effect. */
+  readonly variables?: readonly NamedVariable[] | undefined;
   /** What went wrong when earlier plans were carried out, oldest first. */
   readonly failures?: readonly PlanFailure[] | undefined;
 }

@@ -3,6 +3,7 @@ import { deviceText, refusal, roomOf } from './budget.js';
 import { planGpu, planGpuSession } from './gpu-plan.js';
 import { hiddenStateBytes } from './hidden-states.js';
 import { planHost } from './host-plan.js';
+import { usedMemoryReasons } from './machine-reasons.js';
 import { sliceOf } from './model-parts.js';
 import { deviceBytesOf, gib, PlanError } from './plan.js';
 import type {
@@ -17,6 +18,7 @@ import type {
 import { pinnedBytesOf } from './ram-disk.js';
 import { Sessions } from './sessions.js';
 import { leastBytes, shareLayers } from './split-layers.js';
+import { variableReasons } from './variables.js';
 import type { Shares, Stretch } from './split-layers.js';
 
 function layersText({ first, last }: { readonly first: number; readonly last: number }): string {
@@ -149,7 +151,7 @@ function planStretch(
   chunk: number,
 ): PlanPart {
   const layers = { first: stretch.first, last: stretch.last };
-  const request = { ...stretch.request, layers, prefillChunk: chunk };
+  const request = { ...stretch.request, layers, prefillChunk: chunk, variables: [] };
   const { embedding, head } = sliceOf(model, request);
   const plan =
     stretch.gpu === undefined
@@ -187,7 +189,12 @@ function planParts(
 ): SplitPlan['parts'] {
   let memoryAvailable = besideHidden(facts, chunk, hidden);
   const [first, ...others] = stretches.map((stretch) => {
-    const part = planStretch(model, { ...facts, memoryAvailable }, stretch, chunk);
+    const part = planStretch(
+      model,
+      { ...facts, memoryAvailable, simulatedUsedBytes: undefined },
+      stretch,
+      chunk,
+    );
     memoryAvailable = Math.max(0, memoryAvailable - memoryKept(part.plan));
     return part;
   });
@@ -224,6 +231,8 @@ export function planSplit(
     hiddenStateBytes: hidden,
     reasons: [
       ...noticeReasons(request),
+      ...usedMemoryReasons(facts),
+      ...variableReasons(request.variables, { isOnGpu: true, streams: false, fetches: false }),
       ...parts.map(headline),
       ...emptyReasons(gpus, parts),
       ...hiddenReasons(hidden, chunk),

@@ -39,7 +39,7 @@ describe('help', () => {
   });
 
   it('marks the options that this build does not have', () => {
-    expect(helpText('runtime')).toMatch(/--simulate-used-memory[^(]*\(not in this build\)/);
+    expect(helpText('runtime')).toMatch(/--vision FILE[^(]*\(not in this build\)/);
   });
 
   it('pads terms to 30 columns and puts longer ones on a line of their own', () => {

@@ -5,6 +5,8 @@ import { LiveLine } from '../../../src/cli/live-line.js';
 
 type Event =
   | { readonly kind: 'piece'; readonly text: string }
+  /** Keys that the terminal shows by itself, where the cursor stands. */
+  | { readonly kind: 'echo'; readonly text: string }
   /** Time for the line to be drawn again. */
   | { readonly kind: 'tick' }
   | { readonly kind: 'resize'; readonly columns: number; readonly rows: number };
@@ -47,6 +49,9 @@ async function play(
         bare.push(event.text);
         return Promise.resolve();
       });
+    } else if (event.kind === 'echo') {
+      sent.push(event.text);
+      bare.push(event.text);
     } else if (event.kind === 'tick') {
       vi.advanceTimersByTime(500);
     } else {
@@ -204,6 +209,38 @@ it('never changes what can be copied of a text, wherever it wraps, scrolls and e
     { numRuns: 200 },
   );
   expect(drawn).toBeGreaterThan(600);
+});
+
+it('does not change it either where keys are echoed, as many in a line as keep it from the end of a row', async () => {
+  let echoed = 0;
+  const key = fc.constantFrom('^C', 'k').map((shown): Event => ({ kind: 'echo', text: shown }));
+  const words = fc.constantFrom('ab ', 'c', 'de', '日').map(piece);
+  const line = fc
+    .tuple(
+      fc.array(
+        fc.oneof({ weight: 6, arbitrary: words }, { weight: 3, arbitrary: fc.constant(tick) }),
+        { minLength: 4, maxLength: 40 },
+      ),
+      // Rows have 20 columns, so four of them may be typed over.
+      fc.array(fc.tuple(key, fc.nat()), { maxLength: 2 }),
+    )
+    .map(([events, keys]) => {
+      const mixed = [...events];
+      for (const [one, at] of keys) {
+        mixed.splice(at % mixed.length, 0, one);
+      }
+      echoed += keys.length;
+      return [...mixed, piece('\n')];
+    });
+  await fc.assert(
+    fc.asyncProperty(fc.array(line, { minLength: 1, maxLength: 4 }), async (lines) => {
+      const { sent, bare } = await play(lines.flat());
+
+      expect(await copied(sent)).toEqual(await copied(bare));
+    }),
+    { numRuns: 100 },
+  );
+  expect(echoed).toBeGreaterThan(100);
 });
 
 it('does not change it either in a terminal whose size changes, as long as the line keeps to one row', async () => {

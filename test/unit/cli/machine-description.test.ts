@@ -27,7 +27,7 @@ describe('a simulated machine', () => {
 
   it('is read key by key', () => {
     const text =
-      'kind=integrated,devices=2,vram=0.5,used=.25,ram=64,link=50,mapped=1.7,disk=7.5,link-us=2.5,disk-us=0,fail=allocate:3';
+      'kind=integrated,devices=2,vram=0.5,used=.25,ram=64,link=50,mapped=1.7,disk=7.5,link-us=2.5,disk-us=0,slow-ms=1.5,fail=allocate:3';
 
     expect(sim(text)).toEqual({
       kind: 'integrated',
@@ -40,6 +40,7 @@ describe('a simulated machine', () => {
       diskBytesPerSecond: 7.5e9,
       linkNs: 2500,
       diskNs: 0,
+      readWaitUs: 1500,
       failure: { call: 'allocate', at: 3, count: 1 },
     });
   });
@@ -47,6 +48,10 @@ describe('a simulated machine', () => {
   it.each([
     ['read:2:4', { call: 'read', at: 2, count: 4 }],
     ['memory-info:1:0', { call: 'memory-info', at: 1, count: 0 }],
+    ['short:7', { call: 'short', at: 7, count: 1 }],
+    ['read-at:0:0', { call: 'read-at', at: 0, count: 0 }],
+    ['wrong-at:4096', { call: 'wrong-at', at: 4096, count: 1 }],
+    ['lost:5', { call: 'lost', at: 5, count: 0 }],
   ])('fails as fail=%s says', (text, failure) => {
     expect(sim(`vram=1,fail=${text}`).failure).toEqual(failure);
   });
@@ -73,6 +78,10 @@ describe('a simulated machine', () => {
     ['vram=4,fail=allocate:0', 'CALL:N'],
     ['vram=4,fail=none:1', 'one of allocate, copy, pin'],
     ['vram=4,fail=read:1:2:3', 'CALL:N'],
+    ['vram=4,fail=lost:1:2', 'CALL:N'],
+    ['vram=4,fail=short:0', 'CALL:N'],
+    ['vram=4,fail=read-at:x', 'CALL:N'],
+    ['vram=4,slow-ms=60001', 'milliseconds up to 60000'],
     ['vram=4,toString=1', "unknown key 'toString'"],
     ['ram=4', '--sim needs vram'],
     ['vram=0', '--sim needs vram'],

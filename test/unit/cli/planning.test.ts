@@ -114,3 +114,43 @@ describe('what options and variables ask of the planner', () => {
     expect(plan).toMatchObject({ upload: { slotBytes: 32 * 2 ** 20 } });
   });
 });
+
+describe('--simulate-used-memory', () => {
+  const used = '--simulate-used-memory 200GB';
+
+  it.each([
+    ['a card', '--plan-for vram=48,ram=256', '--plan-for vram=48,ram=56'],
+    [
+      'shared memory',
+      '--plan-for vram=256,ram=256,kind=integrated',
+      '--plan-for vram=256,ram=56,kind=integrated',
+    ],
+    ['several cards', '--plan-for vram=30+30,ram=256', '--plan-for vram=30+30,ram=56'],
+    ['the processor', '--plan-for vram=0,ram=256', '--plan-for vram=0,ram=56'],
+  ])(
+    'leaves the plan of a machine with so much less, and says so once: %s',
+    async (_name, machine, smaller) => {
+      const { plan, facts } = await planned(`${machine} ${used}`);
+      const { reasons: said, ...rest } = plan;
+      const { reasons: others, ...expected } = (await planned(smaller)).plan;
+      const sentence =
+        'main memory: 200.00 GiB count as taken, because --simulate-used-memory was given; 56.00 GiB are left';
+
+      expect(rest).toEqual(expected);
+      expect(said.filter(({ text }) => text !== sentence)).toEqual(others);
+      expect(said.filter(({ text }) => text === sentence)).toEqual([
+        { kind: 'headline', text: sentence },
+      ]);
+      expect(facts).toMatchObject({ memoryAvailable: 56 * 2 ** 30, memoryTotal: 56 * 2 ** 30 });
+    },
+  );
+
+  it('of more than is free is refused with both numbers and status 1', async () => {
+    const ended = planned(`--plan-for vram=48,ram=128 ${used}`);
+
+    await expect(ended).rejects.toThrow(
+      /^--simulate-used-memory 200: only 128\.00 GiB of main memory are free; name less$/,
+    );
+    await expect(ended).rejects.toMatchObject({ exitCode: 1 });
+  });
+});

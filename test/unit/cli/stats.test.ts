@@ -104,6 +104,24 @@ describe('the table of counters', () => {
     ]);
   });
 
+  it('says what of the file went past the page cache, what through it, and which files had to', () => {
+    const files = { reads: 3, readBytes: 5 * 2 ** 20, directBytes: 2 ** 20, directRefused: 2 };
+    const rows = (changes: Changes): string[] =>
+      statsLines(snapshot(changes)).map((line) => line.trim().replace(/ {2,}/g, ' | '));
+
+    expect(rows({ files })).toEqual(
+      expect.arrayContaining([
+        'past the page cache | 1.00 MiB',
+        'through the page cache | 4.00 MiB',
+        'files that had to go through it | 2',
+      ]),
+    );
+    expect(rows({ files: { ...files, directBytes: 0 } }).join()).not.toContain('through the page');
+    expect(rows({ files: { ...files, directBytes: 5 * 2 ** 20 } }).join()).not.toContain(
+      'through the page',
+    );
+  });
+
   it('says how far it went when there was nothing else to count', () => {
     expect(statsLines(snapshot())).toHaveLength(2);
   });

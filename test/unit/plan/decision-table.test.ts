@@ -10,6 +10,10 @@ const mapFailed: PlanFailure = { step: 'map', reason: 'not supported' };
 const ringFailed: PlanFailure = { step: 'ring', reason: 'no pinned memory' };
 const weightsFailed: PlanFailure = { step: 'weights', reason: 'no memory for them' };
 const pinFailed: PlanFailure = { step: 'pin', reason: 'out of memory' };
+const hostTierFailed: PlanFailure = { step: 'hostTier', reason: 'no pinned slabs' };
+
+const sharedByVariable = { kind: 'integrated', by: 'DS4_ROCM_REGISTERED_WEIGHTS' } as const;
+const apartByVariable = { kind: 'discrete', by: 'DS4_ROCM_REGISTERED_WEIGHTS' } as const;
 
 const nonRouted = model.bytes.nonRouted;
 const small = card(48);
@@ -136,6 +140,93 @@ const rows: readonly Row[] = [
     plan: () => plan(apu, {}, { ramGib: 128, experts: { streaming: true } }),
     weights: { place: 'streamExperts', experts: { hostBytes: 0 } },
     says: /experts in main memory: none/,
+  },
+  {
+    row: '--ssd-streaming on memory that a variable says is shared has no tier, and the usual reserve',
+    plan: () =>
+      plan(card(128), { treatAs: sharedByVariable }, { ramGib: 128, experts: { streaming: true } }),
+    weights: { place: 'streamExperts', experts: { hostBytes: 0 }, pinnedBytes: 0 },
+    says: /treated as integrated, because DS4_ROCM_REGISTERED_WEIGHTS is set[^]*16\.00 GiB in reserve[^]*none, because the GPU shares/,
+    upload: 'staged',
+  },
+  {
+    row: '--ssd-streaming on memory that a variable says is a card of its own has a tier',
+    plan: () =>
+      plan(
+        card(64, 'integrated'),
+        { treatAs: apartByVariable },
+        { ramGib: 64, experts: { streaming: true } },
+      ),
+    weights: {
+      place: 'streamExperts',
+      experts: { hostBytes: Math.floor((63.75 * gib) / 2 / 7_077_888) * 7_077_888 },
+    },
+    says: /treated as discrete, because DS4_ROCM_REGISTERED_WEIGHTS is set/,
+  },
+  {
+    row: '--ssd-streaming on shared memory pins what a limit leaves of the other weights in the mapping',
+    plan: () => plan(apu, {}, { ramGib: 128, experts: { streaming: true, outsideGib: 2 } }),
+    weights: { place: 'streamExperts', pinCopies: false, experts: { hostBytes: 0 } },
+    says: /because DS4_ROCM_STREAM_MODEL_CACHE_GB=2 allows 2\.00 GiB/,
+  },
+  {
+    row: '--ssd-streaming on shared memory copies them where the mapping cannot be pinned',
+    plan: () =>
+      plan(
+        apu,
+        {},
+        {
+          ramGib: 128,
+          experts: { streaming: true, outsideGib: 2 },
+          failures: [mapFailed],
+        },
+      ),
+    weights: { place: 'streamExperts', pinCopies: true, experts: { hostBytes: 0 } },
+    says: /mapping of the file could not be pinned.*not supported/,
+  },
+  {
+    row: '--ssd-streaming with all other weights in GPU memory pins nothing that could fail',
+    plan: () => plan(small, {}, { experts: { streaming: true }, failures: [mapFailed] }),
+    weights: { place: 'streamExperts', pinnedBytes: 0, pinCopies: false },
+    says: /mapping of the file could not be pinned/,
+  },
+  {
+    row: '--ssd-streaming on shared memory has no tier that could fail',
+    plan: () =>
+      plan(apu, {}, { ramGib: 128, experts: { streaming: true }, failures: [hostTierFailed] }),
+    weights: plan(apu, {}, { ramGib: 128, experts: { streaming: true } }).weights,
+    says: /none, because the GPU shares main memory/,
+  },
+  {
+    row: '--ssd-streaming on a card whose tier could not be had has none',
+    plan: () => plan(small, {}, { experts: { streaming: true }, failures: [hostTierFailed] }),
+    weights: { place: 'streamExperts', experts: { hostBytes: 0 } },
+    says: /with a tier in main memory: no pinned slabs[^]*none, because it could not be had/,
+  },
+  {
+    row: 'experts used in place on shared memory are read into pinned memory when the mapping cannot be pinned',
+    plan: () => plan(card(70, 'integrated'), {}, { ramGib: 96, failures: [mapFailed] }),
+    weights: {
+      place: 'mappedExperts',
+      pinCopies: true,
+      source: 'read',
+      pinnedBytes: model.bytes.routed,
+    },
+    says: /are used in place.*read into pinned memory of our own/,
+    upload: 'staged',
+  },
+  {
+    row: 'experts that can be pinned in no way on shared memory are streamed, without a tier',
+    plan: () => plan(card(70, 'integrated'), {}, { ramGib: 96, failures: [mapFailed, pinFailed] }),
+    weights: { place: 'streamExperts', pinnedBytes: 0, experts: { hostBytes: 0 } },
+    says: /could not be pinned in main memory[^]*none, because the GPU shares main memory/,
+  },
+  {
+    row: 'main memory without room for the pinned buffers lets a card take the model from the mapping',
+    plan: () => plan(large, {}, { ramGib: 1 / 32 }),
+    weights: { place: 'device', source: 'mmap' },
+    says: /because main memory has only 32\.00 MiB free, too little for 4 of 16\.00 MiB/,
+    upload: 'mapping',
   },
   {
     row: 'shared memory takes the whole model through pinned buffers, and the mapping is not kept',
@@ -308,6 +399,12 @@ describe('what a user forbids', () => {
     );
     expect(refusal(() => plan(card(10), { pinForbiddenBy }))).toContain(pinForbiddenBy);
   });
+});
+
+test('main memory without room for one buffer of an upload is refused with both numbers', () => {
+  expect(refusal(() => plan(large, {}, { ramGib: 1 / 128 }))).toMatch(
+    /through a buffer of 16\.00 MiB, and main memory has 8\.00 MiB free; .*--cpu/,
+  );
 });
 
 test('pinned experts and the pinned buffers share main memory', () => {

@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest';
+import { placesOf, tokenCost } from '../../../src/plan/index.js';
 import type { ExpertRequest } from '../../../src/plan/index.js';
 import { card, gib, hostPlan, model, plan, refusal, session, texts } from './machines.js';
 
@@ -99,6 +100,21 @@ describe('a cache of so many GiB', () => {
   });
 });
 
+test('a budget that is nearly there has no more slots than the whole of it', () => {
+  const slots = (budgetGib: number) =>
+    plan(
+      card(48),
+      { budgetGib },
+      { prefillChunk: 512, experts: { streaming: true, cache: { kind: 'gib', gib: 4 } } },
+    ).weights.experts!;
+  const cut = slots(13);
+  const whole = slots(20);
+
+  expect(cut.slotBytes + cut.transitBytes).toBeLessThan(4 * gib);
+  expect(whole).toMatchObject({ slots: 94, transitBytes: 2 * 256 * unit });
+  expect(cut.slots).toBeLessThanOrEqual(94);
+});
+
 describe('the tier in main memory', () => {
   test('takes half of what is free, or what was said if that is less', () => {
     const half = experts({}, 64).memory.hostBytes;
@@ -140,6 +156,53 @@ test('slots that could not be had are halved, four times at most', () => {
   expect(failing(1)).toBe(Math.floor(whole / 2));
   expect(failing(4)).toBe(Math.floor(whole / 16));
   expect(failing(5)).toBe(failing(4));
+});
+
+describe('weights outside the experts that could not be copied', () => {
+  const failing = (times: number) =>
+    plan(
+      w7800,
+      {},
+      {
+        experts: { streaming: true },
+        failures: Array.from({ length: times }, () => ({ step: 'weights', reason: 'no' }) as const),
+      },
+    );
+
+  test('are halved each time, four times at most, and never to the same again', () => {
+    const bytes = [0, 1, 2, 3, 4, 5].map((times) => failing(times).weights.deviceBytes);
+
+    for (const times of [1, 2, 3, 4]) {
+      expect(bytes[times]).toBeLessThanOrEqual(bytes[times - 1]! / 2);
+    }
+    expect(bytes[5]).toBe(bytes[4]);
+    expect(texts(failing(1), 'warning')).toMatch(/because memory for more could not be had: they/);
+  });
+
+  test('are halved from what a variable allows', () => {
+    const limited = plan(
+      w7800,
+      {},
+      {
+        experts: { streaming: true, outsideGib: 1 },
+        failures: [{ step: 'weights', reason: 'no' }],
+      },
+    );
+
+    expect(limited.weights.deviceBytes).toBeLessThanOrEqual(gib / 2);
+    expect(limited.weights.deviceBytes).toBeGreaterThan(0.3 * gib);
+  });
+
+  test('leave the embedding behind first, of which a token reads one row', () => {
+    const planned = plan(card(11.4), {}, { experts: { streaming: true } });
+    const pinned = placesOf(planned, model).filter(({ place }) => place === 'pinnedMapping');
+
+    expect(pinned).toMatchObject([{ part: 'embedding' }]);
+    expect(texts(planned, 'note')).toMatch(/they are the embedding, .* a token reads one row/);
+    expect(texts(planned, 'warning')).toBe('');
+    const cost = tokenCost(planned, model, { memoryAvailable: 256 * gib });
+    expect(cost.mappedBytes).toBeLessThan(2 * gib);
+  });
 });
 
 describe('copies of mapped experts', () => {

@@ -57,10 +57,11 @@ function scriptedSession() {
 async function rowsOf(
   generate: number,
   more: Partial<MeasureOptions> = {},
+  other?: BenchSession,
 ): Promise<{ rows: Row[]; evaluated: number[][] }> {
   const { session, evaluated, clock } = scriptedSession();
   const rows: Row[] = [];
-  for await (const row of measure(session, {
+  for await (const row of measure(other ?? session, {
     tokens: Array.from({ length: 200 }, (_, index) => index),
     frontiers: [100, 150],
     generate,
@@ -104,6 +105,42 @@ test('a replay decodes what follows in the prompt', async () => {
   expect(evaluated.slice(3, 7).map((tokens) => tokens[0])).toEqual([100, 101, 102, 100]);
 });
 
+test('the first generated token, which may build what later ones reuse, is told from the steady ones', async () => {
+  const { session, clock } = scriptedSession();
+  let late = 0;
+  let isFirst = false;
+  const { rows } = await rowsOf(
+    5,
+    {
+      clock: () => clock() + late,
+    },
+    {
+      ...session,
+      checkpoint: () => {
+        isFirst = true;
+        return session.checkpoint();
+      },
+      eval: (tokens, request) => {
+        late += isFirst ? 30 : 0;
+        isFirst = false;
+        return session.eval(tokens, request);
+      },
+    },
+  );
+  expect(
+    rows.map(({ firstMs, steadyTokens, steadyRate, cycles }) => [
+      firstMs,
+      steadyTokens,
+      steadyRate,
+      cycles,
+    ]),
+  ).toEqual([
+    [40, 4, 100, 5],
+    [40, 4, 100, 5],
+  ]);
+  expect(rows[0]?.generateRate).toBeCloseTo(62.5);
+});
+
 test('windows share a decode among them, each with what was counted meanwhile', async () => {
   const { rows } = await rowsOf(5, { window: 2 });
   expect(rows[0]?.windows?.map(({ tokens, ms, traffic }) => [tokens, ms, traffic.lookups])).toEqual(
@@ -118,9 +155,9 @@ test('windows share a decode among them, each with what was counted meanwhile', 
 
 test('no generated tokens is prefill alone', async () => {
   const { rows } = await rowsOf(0);
-  expect(rows.map(({ generated, generateRate }) => [generated, generateRate])).toEqual([
-    [0, 0],
-    [0, 0],
+  expect(rows.map((row) => csvLine(row))).toEqual([
+    `100,100,100.00,0,0.00,0.000,0,0.00,1000,0,${tokenHash([])}`,
+    `150,50,100.00,0,0.00,0.000,0,0.00,1000,0,${tokenHash([])}`,
   ]);
 });
 
@@ -177,7 +214,9 @@ test('a row is one line of the columns', async () => {
   if (row === undefined) {
     throw new Error('no row');
   }
-  expect(csvLine(row)).toBe('100,100,100.00,3,100.00,1000');
+  expect(csvLine(row)).toBe(
+    `100,100,100.00,3,100.00,10.000,2,100.00,1000,3,${tokenHash([100, 101, 102])}`,
+  );
   expect(csvLine(row).split(',').length).toBe(csvHeader.split(',').length);
   expect(svgText('a < b', rows)).toMatch(/^<svg [^]*a &#60; b[^]*<\/svg>\n$/);
 });
