@@ -112,7 +112,7 @@ constexpr uint32_t kSimulation[] = {
     DS4_AT(ds4_simulation, fail_count),
     DS4_AT(ds4_simulation, fail_at),
     DS4_AT(ds4_simulation, device_count),
-    DS4_AT(ds4_simulation, reserved),
+    DS4_AT(ds4_simulation, read_wait_us),
 };
 
 constexpr uint32_t kModelArgs[] = {

@@ -90,7 +90,7 @@ runtime::WeightPlan weight_plan(const ds4_load_plan &plan) {
     /* Host backends use the mapping itself. */
     known.upload.from_mapping =
         known.placement != runtime::WeightPlacement::automatic && known.source == runtime::WeightSource::mmap;
-    known.check_upload = plan.check_tensors == 1;
+    known.upload.compare = plan.check_tensors == 1;
     known.most_device_bytes = plan.device_weight_bytes;
     known.pin_copies = plan.pin_copies == 1;
     known.lock = plan.lock_weights == 1;

@@ -113,6 +113,11 @@ public:
     /* Zeroed, at a multiple of 4096. Throws Failure(DS4_E_NO_MEMORY or DS4_E_DEVICE). */
     virtual std::unique_ptr<PinnedMemory> pin_memory(size_t bytes, std::string_view what) = 0;
 
+    /* Nobody reads what lies there until it has been written again: memory of this device, or pinned for it, that ops called so
+     * far have no more use for. A real device leaves it as it is. One for tests fills it with bits that make not-a-number of any
+     * float, so that whoever reads too early, or at an old address, computes nonsense each time. */
+    virtual void spoil(void *, size_t) noexcept {}
+
     /* As pread(2). Here because a simulated device has a disk of its own speed, which may fail. */
     virtual ssize_t read_file(int descriptor, void *to, size_t bytes, uint64_t offset) const;
 

@@ -89,7 +89,11 @@ enum {
     DS4_SIM_CALL_READ = 7,      /* from a file: EIO */
     DS4_SIM_CALL_MEMORY_INFO = 8, /* then free memory is 0 */
     DS4_SIM_CALL_DIRECT = 9,      /* a read past the page cache: refused, as by a file system without it */
-    DS4_SIM_CALL_COUNT = 10
+    DS4_SIM_CALL_SHORT = 10,      /* a read from a file: only half of the bytes come */
+    DS4_SIM_CALL_LOST = 11,       /* counted are all but those of files; from then on every one of them fails, and every op */
+    DS4_SIM_CALL_READ_AT = 12,    /* `fail_at` is an offset in a file: reads that cover it fail with EIO */
+    DS4_SIM_CALL_WRONG_AT = 13,   /* the same, but they bring another byte there than the file has */
+    DS4_SIM_CALL_COUNT = 14
 };
 
 typedef struct ds4_simulation {
@@ -104,9 +108,9 @@ typedef struct ds4_simulation {
     uint32_t disk_ns;
     uint32_t fail_call;         /* DS4_SIM_CALL_* */
     uint32_t fail_count;        /* so many uses fail in a row; 0: all from the first on */
-    uint64_t fail_at;           /* the first use that fails, from 1 */
+    uint64_t fail_at;           /* the first use that fails, from 1; of DS4_SIM_CALL_..._AT an offset */
     uint32_t device_count;      /* cards of this kind, each with memory of its own; 0: 1; at most DS4_SIM_MOST_DEVICES */
-    uint32_t reserved;
+    uint32_t read_wait_us;      /* so much longer does each read from a file take, by the clock and not in the ledger */
 } ds4_simulation;
 enum { DS4_SIM_MOST_DEVICES = 16 };
 
@@ -321,7 +325,7 @@ typedef struct ds4_load_plan {
     uint32_t upload_threads; /* readers that fill the pinned ring; 0: as many as help */
     uint32_t upload_slots;   /* buffers of the ring; 0: 4 */
     uint64_t upload_slot_bytes; /* 0: 64 MiB */
-    uint32_t check_tensors;  /* 1: read a sample of what was uploaded back and compare it with the file */
+    uint32_t check_tensors;  /* 1: look through the file for values that are no numbers, and compare all copies with it */
     uint32_t lock_weights;   /* 1: weights in host memory may not be swapped out; ds4_model_info says whether the system let us */
     uint64_t expert_slot_bytes;    /* MAPPED, STREAM: device memory for copies of experts */
     uint64_t expert_transit_bytes; /* STREAM: device memory for experts that are used once and given up; at least one token's */

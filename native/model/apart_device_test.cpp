@@ -28,7 +28,7 @@ struct Apart {
     test::ApartOps    *ops = nullptr;
 
     test::OpenOptions options(WeightPlacement placement) {
-        return {.plan = {.placement = placement, .upload = {.threads = 3}, .check_upload = true},
+        return {.plan = {.placement = placement, .upload = {.threads = 3, .compare = true}},
                 .replace = [this](backend::Backend host) {
                     auto own = std::make_unique<test::ApartDevice>();
                     auto arithmetic = std::make_unique<test::ApartOps>(*own, std::move(host.ops));

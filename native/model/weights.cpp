@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "failure.h"
+#include "model/check_values.h"
 #include "model/hash_table.h"
 #include "quant/dequantise.h"
 #include "runtime/carver.h"
@@ -76,10 +77,16 @@ Weights::Weights(backend::Backend &backend, const Shape &shape, const Slice &sli
                  runtime::Telemetry &telemetry)
     : first_(slice.first), upload_(sources.plan.upload), expected_(expected_tensors(shape, slice)),
       store_(load(backend, expected_, sources, types_, telemetry)) {
+    if (upload_.compare) {
+        check_values(store_, expected_, types_, telemetry);
+    }
     copy_small(*backend.device, shape, sources, telemetry);
     if (sources.page_slots > 0 || sources.plan.placement == runtime::WeightPlacement::stream_experts) {
         const runtime::LoadStep step(telemetry, DS4_STEP_READERS);
         queue_ = std::make_unique<runtime::FetchQueue>(*backend.device, sources.read_threads, kMostFetchBytes, telemetry);
+        if (upload_.compare) {
+            queue_->compare_copies();
+        }
     }
     if (sources.page_slots > 0) {
         open_pager(*backend.device, slice, sources.page_slots, telemetry);
@@ -143,6 +150,14 @@ void Weights::copy_small(backend::Device &device, const Shape &shape, const Weig
         }
     }
     device.copy_in(small_.as<void>(), host.data(), host.size());
+    if (upload_.compare) {
+        std::vector<std::byte> got(host.size());
+        device.copy_out(got.data(), small_.as<void>(), got.size());
+        if (got != host) {
+            throw Failure(DS4_E_DEVICE, "norms and routing tables differ in memory for " + device.info().name +
+                                            " from those that were copied there");
+        }
+    }
 }
 
 /* A page is what the layer's ops read as it is in the file, in the order of the catalogue. */

@@ -36,6 +36,7 @@ template <typename Take> void take_slabs(size_t count, uint64_t place_bytes, uin
 } // namespace
 
 void ExpertPlaces::take_device_memory(backend::Device &device, size_t count) {
+    device_ = &device;
     take_slabs(count, place_bytes_, kDeviceSlabBytes, [&](size_t places) {
         device_slabs_.push_back(device.allocate(places * place_bytes_, "experts"));
         auto *const memory = device_slabs_.back().as<std::byte>();
@@ -45,6 +46,7 @@ void ExpertPlaces::take_device_memory(backend::Device &device, size_t count) {
 }
 
 void ExpertPlaces::take_pinned_memory(backend::Device &device, size_t count) {
+    device_ = &device;
     take_slabs(count, place_bytes_, kHostSlabBytes, [&](size_t places) {
         host_slabs_.push_back(device.pin_memory(places * place_bytes_, "experts"));
         add(host_slabs_.back()->bytes().data(), host_slabs_.back()->device_address(), places);
@@ -72,6 +74,7 @@ size_t ExpertPlaces::take(size_t unit) {
     const size_t place = free_.back();
     free_.pop_back();
     places_[place].unit = unit;
+    device_->spoil(places_[place].to, place_bytes_); /* a place that was never used has zeros, which would pass for weights */
     return place;
 }
 
@@ -80,6 +83,7 @@ void ExpertPlaces::give_back(size_t place) {
     places_[place].unit = kNoUnit;
     places_[place].is_moving = false;
     free_.push_back(place);
+    device_->spoil(places_[place].to, place_bytes_);
 }
 
 std::vector<size_t> ExpertPlaces::units_by_value() const {

@@ -79,6 +79,7 @@ private:
     void finish();
 
     uint64_t                                            place_bytes_;
+    backend::Device                                    *device_ = nullptr; /* of whatever places there are */
     ReplacementPolicy                                   policy_;
     std::vector<backend::Allocation>                    device_slabs_;
     std::vector<std::unique_ptr<backend::PinnedMemory>> host_slabs_;

@@ -21,7 +21,7 @@ constexpr uint64_t kLeastBytes = 64u << 10;
 } // namespace
 
 FetchQueue::FetchQueue(backend::Device &device, uint32_t threads, uint64_t most_bytes, Telemetry &telemetry)
-    : telemetry_(telemetry), crosses_a_bus_(!device.reads_host_memory()),
+    : device_(device), telemetry_(telemetry), crosses_a_bus_(!device.reads_host_memory()),
       most_bytes_(std::max(most_bytes, kLeastBytes) + kSlackBytes) {
     const size_t readers = (threads == 0 ? kOrdinaryReaders : threads) + 1;
     ring_ = device.upload_ring(readers * kSlotsPerReader, most_bytes_);
@@ -50,6 +50,7 @@ FetchQueue::~FetchQueue() {
 FetchQueue::Ticket FetchQueue::submit(std::span<const Fetch> fetches, Urgency urgency) {
     std::vector<Job> jobs;
     for (const Fetch &fetch : fetches) {
+        device_.spoil(fetch.to, fetch.bytes);
         const uint64_t most = fetch.source == nullptr ? most_bytes_ : fetch.source->room_in(most_bytes_);
         for (uint64_t done = 0; done < fetch.bytes; done += most) {
             const uint64_t bytes = std::min(most, fetch.bytes - done);
@@ -59,6 +60,9 @@ FetchQueue::Ticket FetchQueue::submit(std::span<const Fetch> fetches, Urgency ur
     const std::lock_guard lock(mutex_);
     const Ticket          ticket = next_ticket_++;
     tickets_[ticket].jobs_left = jobs.size();
+    if (check_ != nullptr) {
+        tickets_[ticket].fetches.assign(fetches.begin(), fetches.end());
+    }
     for (Job &job : jobs) {
         job.ticket = ticket;
         (urgency == Urgency::now ? urgent_ : ahead_).push_back(job);
@@ -142,6 +146,15 @@ void FetchQueue::perform(const Job &job, size_t slot) {
     telemetry_.add(DS4_WORD_UPLOAD_BYTES, crosses_a_bus_ ? fetch.bytes : 0);
 }
 
+void FetchQueue::compare(std::span<const Fetch> fetches) {
+    ring_->finish();
+    for (const Fetch &fetch : fetches) {
+        if (fetch.source != nullptr) {
+            check_->compare("a copy of weights", {fetch.source, fetch.offset, fetch.bytes, fetch.to, fetch.to_host});
+        }
+    }
+}
+
 void FetchQueue::wait(Ticket ticket) {
     const auto start = std::chrono::steady_clock::now();
     Progress   ended;
@@ -163,6 +176,9 @@ void FetchQueue::wait(Ticket ticket) {
     if (ended.failure) {
         ring_->finish();
         std::rethrow_exception(ended.failure);
+    }
+    if (check_ != nullptr) {
+        compare(ended.fetches);
     }
     ring_->precede_ops();
     const auto waited = std::chrono::steady_clock::now() - start;

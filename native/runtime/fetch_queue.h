@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "backend/device.h"
+#include "runtime/copy_check.h"
 #include "runtime/file_reader.h"
 #include "runtime/telemetry.h"
 
@@ -46,15 +47,19 @@ public:
     FetchQueue(const FetchQueue &) = delete;
     FetchQueue &operator=(const FetchQueue &) = delete;
 
+    /* What is fetched from now on is compared with its file, byte by byte, before wait() returns. */
+    void compare_copies() { check_ = std::make_unique<CopyCheck>(device_, telemetry_); }
+
     /* What is submitted from now on may overwrite device memory that ops called so far read. */
     void follow_ops() { ring_->follow_ops(); }
 
+    /* Until the ticket was waited for, what lies where it is fetched to is no longer to be read. */
     Ticket submit(std::span<const Fetch> fetches, Urgency urgency = Urgency::now);
 
     /* Whether wait() would return at once. */
     bool is_done(Ticket ticket);
     /* Ops called after this see what was fetched. The calling thread helps reading.
-     * Throws the first failure: Failure(DS4_E_IO, DS4_E_DEVICE, DS4_E_CANCELLED). Then, too, nothing of it is on its way any
+     * Throws the first failure: Failure(DS4_E_IO, DS4_E_DEVICE, DS4_E_CANCELLED), or the first byte that differs. Then, too, nothing of it is on its way any
      * more. A ticket is waited for once. */
     void wait(Ticket ticket);
 
@@ -66,6 +71,7 @@ private:
     struct Progress {
         size_t             jobs_left = 0;
         std::exception_ptr failure;
+        std::vector<Fetch> fetches; /* that are to be compared */
     };
 
     size_t slots_of(size_t reader) const { return reader * kSlotsPerReader; }
@@ -73,13 +79,16 @@ private:
     bool   take(Job &job, Ticket latest);
     void   carry_out(const Job &job, size_t slot);
     void   perform(const Job &job, size_t slot);
+    void   compare(std::span<const Fetch> fetches);
 
     static constexpr size_t kSlotsPerReader = 2; /* one is read into while the other is on its way */
 
+    backend::Device                     &device_;
     Telemetry                           &telemetry_;
     bool                                 crosses_a_bus_;
     uint64_t                             most_bytes_;
     std::unique_ptr<backend::UploadRing> ring_;
+    std::unique_ptr<CopyCheck>           check_; /* nullptr: nothing is compared */
     std::mutex                           mutex_;
     std::condition_variable_any          work_;
     std::condition_variable              done_;

@@ -34,6 +34,9 @@ public:
      * as a read. Throws Failure(DS4_E_IO) with path and offset, also for bytes that the file has lost meanwhile. */
     void copy_mapped(std::span<std::byte> to, uint64_t offset) const;
 
+    /* Fills `to` through the page cache. Not counted as a read. Throws Failure(DS4_E_IO). */
+    void read_once_more(std::span<std::byte> to, uint64_t offset) const { read_fully(buffered_, to, offset); }
+
     const std::string &path() const { return buffered_.path(); }
     void               forget(uint64_t offset, uint64_t bytes) const { buffered_.forget(offset, bytes); }
 

@@ -166,6 +166,8 @@ private:
         std::vector<Copy>                   late_;
     };
 
+    void spoil(void *memory, size_t bytes) noexcept override { std::memset(memory, 0xff, bytes); }
+
     void release(void *data, size_t bytes) noexcept override {
         lent_bytes -= bytes;
         ::operator delete(data, std::align_val_t(64));

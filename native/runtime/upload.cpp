@@ -4,12 +4,14 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "runtime/checked_bytes.h"
+#include "runtime/copy_check.h"
 
 namespace ds4::runtime {
 
@@ -182,14 +184,8 @@ std::unique_ptr<backend::UploadRing> open_ring(backend::Device &device, const Ri
     return device.upload_ring(shape.slots, shape.slot_bytes);
 }
 
-} // namespace
-
-void upload(backend::Device &device, std::span<const UploadPiece> pieces, const UploadOptions &options,
-            Telemetry &telemetry) {
-    if (options.from_mapping) {
-        upload_from_mapping(device, pieces, options, telemetry);
-        return;
-    }
+void upload_through_ring(backend::Device &device, std::span<const UploadPiece> pieces, const UploadOptions &options,
+                         Telemetry &telemetry) {
     const RingShape    shape = choose_ring(pieces, options);
     std::vector<Chunk> chunks = cut_up(pieces, shape.slot_bytes);
     if (chunks.empty()) {
@@ -198,6 +194,22 @@ void upload(backend::Device &device, std::span<const UploadPiece> pieces, const 
     const std::unique_ptr<backend::UploadRing> ring = open_ring(device, shape, telemetry);
     Upload(*ring, shape, std::move(chunks), options.forget_pages, !device.reads_host_memory(), telemetry)
         .run();
+}
+
+} // namespace
+
+void upload(backend::Device &device, std::span<const UploadPiece> pieces, const UploadOptions &options,
+            Telemetry &telemetry) {
+    if (options.from_mapping) {
+        upload_from_mapping(device, pieces, options, telemetry);
+    } else {
+        upload_through_ring(device, pieces, options, telemetry);
+    }
+    CopyCheck check(device, telemetry);
+    for (const UploadPiece &piece : options.compare ? pieces : std::span<const UploadPiece>()) {
+        const std::string what = piece.name.empty() ? "a copy of weights" : "tensor " + std::string(piece.name);
+        check.compare(what, {piece.source, piece.offset, piece.bytes, piece.to, piece.to_host});
+    }
 }
 
 } // namespace ds4::runtime

@@ -85,7 +85,7 @@ TEST("weights need no ring when they come from the mapping") {
         Loading loading;
         loading.device.rings_left = 0;
         plan.upload.from_mapping = true;
-        plan.check_upload = true;
+        plan.upload.compare = true;
         const WeightStore store = loading.open(plan);
         for (size_t i = 0; i < loading.ranges.size(); ++i) {
             const WeightRange &range = loading.ranges[i];

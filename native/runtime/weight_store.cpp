@@ -20,7 +20,6 @@ constexpr uint64_t kPromisedAlignment = 4;
 constexpr uint64_t kSlabBytes = 16u << 20;
 /* Of tensors in device memory, so that kernels may load them in the widest pieces. */
 constexpr uint64_t kDeviceAlignment = 256;
-constexpr uint64_t kSampleBytes = 4096;
 
 uint64_t round_up(uint64_t value, uint64_t to) { return checked_add(value, to - 1) / to * to; }
 
@@ -251,7 +250,7 @@ void WeightStore::read_ranges(backend::Device &device, const WeightPlan &plan, T
     std::vector<UploadPiece> pieces;
     for (const size_t i : order) {
         std::byte *const to = copies_.as<std::byte>() + (addresses_[i] - copies_.as<std::byte>());
-        pieces.push_back({&source(i), ranges_[i].offset, ranges_[i].bytes, to});
+        pieces.push_back({&source(i), ranges_[i].offset, ranges_[i].bytes, to, false, ranges_[i].name});
     }
     upload(device, pieces, plan.upload, telemetry);
 }
@@ -262,7 +261,7 @@ void WeightStore::copy_pinned(backend::Device &device, const WeightPlan &plan, T
     std::vector<UploadPiece> pieces;
     for (const size_t i : in_file_order(Home::pinned_copy)) {
         auto memory = device.pin_memory(ranges_[i].bytes, ranges_[i].name);
-        pieces.push_back({&source(i), ranges_[i].offset, ranges_[i].bytes, memory->bytes().data(), true});
+        pieces.push_back({&source(i), ranges_[i].offset, ranges_[i].bytes, memory->bytes().data(), true, ranges_[i].name});
         addresses_[i] = memory->device_address();
         pinned_addresses_[i] = memory->bytes().data();
         pins_.push_back(std::move(memory));
@@ -309,33 +308,11 @@ void WeightStore::upload_ranges(backend::Device &device, const WeightPlan &plan,
     std::vector<UploadPiece> pieces;
     std::byte               *to = image_.as<std::byte>();
     for (const size_t i : order) {
-        pieces.push_back({&source(i), ranges_[i].offset, ranges_[i].bytes, to});
+        pieces.push_back({&source(i), ranges_[i].offset, ranges_[i].bytes, to, false, ranges_[i].name});
         addresses_[i] = to;
         to += round_up(ranges_[i].bytes, kDeviceAlignment);
     }
     upload(device, pieces, plan.upload, telemetry);
-    if (plan.check_upload) {
-        check_uploaded(device);
-    }
-}
-
-/* The first, middle and last bytes of each range: a copy that went astray is seen, a single wrong bit need not be. */
-void WeightStore::check_uploaded(backend::Device &device) const {
-    std::vector<std::byte> want(kSampleBytes);
-    std::vector<std::byte> got(kSampleBytes);
-    for (const size_t i : in_file_order(Home::device)) {
-        const uint64_t sample = std::min(kSampleBytes, ranges_[i].bytes);
-        const uint64_t last = ranges_[i].bytes - sample;
-        for (const uint64_t at : {uint64_t{0}, last / 2, last}) {
-            read_fully(file_of(i).file(), std::span(want).first(sample), ranges_[i].offset + at);
-            device.copy_out(got.data(), addresses_[i] + at, sample);
-            if (!std::equal(want.begin(), want.begin() + static_cast<std::ptrdiff_t>(sample), got.begin())) {
-                throw Failure(DS4_E_DEVICE, "tensor " + ranges_[i].name + " differs in the memory of " +
-                                                device.info().name + " from " + file_of(i).file().path() + " near byte " +
-                                                std::to_string(ranges_[i].offset + at));
-            }
-        }
-    }
 }
 
 /* Pages are pinned, not bytes, and none of them twice: ranges that share one are pinned together. */

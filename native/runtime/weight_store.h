@@ -55,7 +55,6 @@ struct WeightPlan {
     WeightSource    source = WeightSource::mmap; /* of automatic placement; direct: of every read */
     WeightPlacement placement = WeightPlacement::automatic;
     UploadOptions   upload = {};
-    bool            check_upload = false; /* read samples back and compare them with the file */
     uint64_t        most_device_bytes = 0; /* of ranges for kernels; those beyond are mapped like experts. 0: no limit */
     bool            pin_copies = false; /* copies in pinned memory instead of pinned mappings */
     bool            lock = false; /* what is in host memory may not be swapped out, if the system allows that */
@@ -123,7 +122,6 @@ private:
     void copy_pinned(backend::Device &device, const WeightPlan &plan, Telemetry &telemetry);
     void lock_ranges();
     void upload_ranges(backend::Device &device, const WeightPlan &plan, Telemetry &telemetry);
-    void check_uploaded(backend::Device &device) const;
     void pin_ranges(backend::Device &device, Telemetry &telemetry);
 
     std::vector<size_t> in_file_order(Home home) const;

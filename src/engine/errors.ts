@@ -96,6 +96,9 @@ export class LibraryError extends Ds4Error {
   }
 }
 
+/** The library is there, and the driver that it is linked to is not: the machine has no such GPU, or is not set up for it. */
+export class MissingDriverError extends LibraryError {}
+
 export function nativeError(call: string, status: number, sentence: string): NativeError {
   switch (status) {
     case Status.cancelled:

@@ -117,7 +117,7 @@ export const structs = {
     fail_count: 'u32',
     fail_at: 'u64',
     device_count: 'u32',
-    reserved: 'u32',
+    read_wait_us: 'u32',
   },
   ds4_model_args: {
     size: 'u32',

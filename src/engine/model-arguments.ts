@@ -64,7 +64,7 @@ export interface Upload {
   /** Pinned buffers. */
   readonly slots?: number;
   readonly slotBytes?: number;
-  /** Read a sample of what was uploaded back and compare it with the file. */
+  /** Look through the file for values that are no numbers, and compare every copy with it, byte by byte. */
   readonly check?: boolean;
 }
 

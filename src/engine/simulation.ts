@@ -17,6 +17,8 @@ export interface Simulation {
   /** Of each transfer, before its first byte. */
   readonly linkNs: number;
   readonly diskNs: number;
+  /** So much longer does each read from a file take, by the clock and not in the ledger; microseconds, 0 by default. */
+  readonly readWaitUs?: number;
   /** A call that fails from its nth use on. */
   readonly failure?: SimulatedFailure;
 }
@@ -32,14 +34,18 @@ export const simulatedCalls = [
   'read',
   'memory-info',
   'direct',
+  'short',
+  'lost',
+  'read-at',
+  'wrong-at',
 ] as const;
 export type SimulatedCall = Exclude<(typeof simulatedCalls)[number], 'none'>;
 
 export interface SimulatedFailure {
   readonly call: SimulatedCall;
-  /** The first use that fails, from 1. */
+  /** The first use that fails, from 1; of `read-at` and `wrong-at` the offset in a file that reads must cover. */
   readonly at: number;
-  /** So many uses fail in a row; 0: all from the first on. */
+  /** So many uses fail in a row; 0: all from the first on, as always of `lost`. */
   readonly count: number;
 }
 
@@ -67,6 +73,7 @@ export function simulate(simulation: Simulation, libraryDirectory?: string): voi
     machine.setU32('link_ns', simulation.linkNs);
     machine.setU32('disk_ns', simulation.diskNs);
     machine.setU32('device_count', simulation.devices ?? 1);
+    machine.setU32('read_wait_us', simulation.readWaitUs ?? 0);
     if (simulation.failure !== undefined) {
       machine.setU32('fail_call', simulatedCalls.indexOf(simulation.failure.call));
       machine.setU32('fail_count', simulation.failure.count);

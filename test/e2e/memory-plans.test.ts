@@ -57,7 +57,7 @@ describe('what does not fit', () => {
       /cannot run as asked: cuda device 0 .*a context of 1024 needs 91\.50 MiB, 51\.20 MiB of 2\.55 GiB free can be used/,
     ],
     [
-      '--plan-for vram=2.595,ram=0.01 --inspect',
+      '--plan-for vram=2.595,ram=0.02 --inspect',
       /the buffers of 1 reader of weights need 16\.03 MiB of main memory, .* free; free some memory/,
     ],
     [
@@ -147,8 +147,7 @@ describe('--plan-for', () => {
     expect(plan.places.find(({ part }) => part === 'experts')?.place).toBe(place);
     expect(plan.places.reduce((sum, { bytes }) => sum + bytes, 0)).toBe(plan.weights.bytes);
     expect(deviceBytes).toBeLessThanOrEqual(deviceBudgetBytes);
-    // The ring of upload buffers has a least size, which is more than the smallest of these machines has.
-    expect(hostBytes).toBeLessThanOrEqual(Math.max(hostAvailableBytes, 64 * 2 ** 20));
+    expect(hostBytes).toBeLessThanOrEqual(hostAvailableBytes);
     expect(plan.estimate.tokensPerSecond).toBeCloseTo(1 / plan.estimate.seconds);
   });
 

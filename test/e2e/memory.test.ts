@@ -122,7 +122,7 @@ describe('on a simulated GPU', () => {
         counts: { experts: { slots: 12, promotions: some } },
       },
       {
-        options: '--sim vram=2.595,ram=64',
+        options: '--sim vram=2.593,ram=64',
         says: /of the 6\.66 MiB of weights outside the experts do not fit into GPU memory/,
         counts: { experts: { slots: 0, deviceHits: 0 } },
       },

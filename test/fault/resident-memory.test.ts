@@ -4,25 +4,15 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Engine, simulate } from '../../src/engine/index.js';
-import type { EngineOptions, Simulation } from '../../src/engine/index.js';
+import type { EngineOptions } from '../../src/engine/index.js';
 import { openGguf } from '../../src/gguf/index.js';
 import { describeModel } from '../../src/model/index.js';
 import type { ModelDescription } from '../../src/model/index.js';
 import { writeGguf } from '../support/gguf-writer.js';
+import { simulatedMachine } from '../support/simulated-machine.js';
 import { tinyModel } from '../support/tiny-model.js';
 
 const mib = 2 ** 20;
-
-const machine: Simulation = {
-  kind: 'discrete',
-  vramBytes: 2 ** 30,
-  usedBytes: 0,
-  linkBytesPerSecond: 25e9,
-  mappedBytesPerSecond: 12e9,
-  diskBytesPerSecond: 5e9,
-  linkNs: 10_000,
-  diskNs: 80_000,
-};
 
 const ring = { threads: 2, slots: 4, slotBytes: 8 * mib };
 const ringBytes = ring.slots * ring.slotBytes;
@@ -74,7 +64,7 @@ describe('loading a file many times as large as the buffers', () => {
     ['past the page cache', 'integrated', { source: 'direct' }],
     ['from the mapping', 'integrated', { source: 'mmap' }],
   ] as const)('%s takes the copy, the buffers and little else', async (_, kind, options) => {
-    simulate({ ...machine, kind });
+    simulate({ ...simulatedMachine, kind });
 
     const grown = await growth({ placement: 'resident', upload: ring, ...options });
 

@@ -23,6 +23,15 @@ ds4_simulation ordinary_machine() {
     return machine;
 }
 
+bool is_of_files(uint32_t call) {
+    return call == DS4_SIM_CALL_READ || call == DS4_SIM_CALL_DIRECT || call == DS4_SIM_CALL_SHORT;
+}
+
+/* Those whose `fail_at` is an offset in a file. */
+bool is_at_offset(uint32_t call) {
+    return call == DS4_SIM_CALL_READ_AT || call == DS4_SIM_CALL_WRONG_AT;
+}
+
 [[noreturn]] void refuse(const std::string &why) {
     throw Failure(DS4_E_ARGUMENT, "cannot simulate this machine: " + why);
 }
@@ -42,7 +51,7 @@ void check(const ds4_simulation &machine) {
     if (machine.fail_call >= DS4_SIM_CALL_COUNT) {
         refuse("there is no call " + std::to_string(machine.fail_call) + " that could fail");
     }
-    if (machine.fail_call != DS4_SIM_CALL_NONE && machine.fail_at == 0) {
+    if (machine.fail_call != DS4_SIM_CALL_NONE && !is_at_offset(machine.fail_call) && machine.fail_at == 0) {
         refuse("uses of a call that fails are counted from 1, so that fail_at cannot be 0");
     }
 }
@@ -94,6 +103,8 @@ void Machine::become(const ds4_simulation &description) {
     fail_count_ = description.fail_count;
     fail_at_ = description.fail_at;
     uses_ = 0;
+    is_lost_ = false;
+    read_wait_ = std::chrono::microseconds(description.read_wait_us);
 }
 
 uint32_t Machine::card_count() const {
@@ -113,11 +124,42 @@ std::shared_ptr<Card> Machine::card(uint32_t index) const {
 
 bool Machine::fails(uint32_t call) {
     const std::lock_guard lock(mutex_);
-    if (call != fail_call_) {
-        return false;
+    if (fail_call_ == DS4_SIM_CALL_LOST && !is_of_files(call)) {
+        is_lost_ = is_lost_ || ++uses_ >= fail_at_;
+        return is_lost_;
     }
+    return call == fail_call_ && counts_now();
+}
+
+/* Whether one more use of what fails is among those that do. The mutex is held. */
+bool Machine::counts_now() {
     ++uses_;
-    return uses_ >= fail_at_ && (fail_count_ == 0 || uses_ - fail_at_ < fail_count_);
+    const uint64_t first = is_at_offset(fail_call_) ? 1 : fail_at_;
+    return uses_ >= first && (fail_count_ == 0 || uses_ - first < fail_count_);
+}
+
+ReadFault Machine::read_fault(uint64_t offset, uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const bool            covers = fail_at_ >= offset && fail_at_ - offset < bytes;
+    const bool            meets = fail_call_ == DS4_SIM_CALL_SHORT || fail_call_ == DS4_SIM_CALL_READ ||
+                       (is_at_offset(fail_call_) && covers);
+    ReadFault             fault;
+    if (meets && counts_now()) {
+        fault.is_refused = fail_call_ == DS4_SIM_CALL_READ || fail_call_ == DS4_SIM_CALL_READ_AT;
+        fault.is_short = fail_call_ == DS4_SIM_CALL_SHORT;
+        fault.wrong_at = fail_call_ == DS4_SIM_CALL_WRONG_AT ? std::optional(fail_at_) : std::nullopt;
+    }
+    return fault;
+}
+
+bool Machine::is_lost() const {
+    const std::lock_guard lock(mutex_);
+    return is_lost_;
+}
+
+std::chrono::microseconds Machine::read_wait() const {
+    const std::lock_guard lock(mutex_);
+    return read_wait_;
 }
 
 Machine &machine() {

@@ -2,9 +2,11 @@
  * real one. */
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "include/ds4.h"
@@ -35,6 +37,13 @@ private:
     uint64_t             taken_ = 0;
 };
 
+/* How a read from a file goes wrong. */
+struct ReadFault {
+    bool                    is_refused = false; /* EIO */
+    bool                    is_short = false;   /* half of the bytes come */
+    std::optional<uint64_t> wrong_at;           /* the offset in the file of a byte that comes with all its bits turned */
+};
+
 class Machine {
 public:
     Machine();
@@ -50,14 +59,24 @@ public:
 
     /* Counts one use of a call, of all devices. Whether it is one that is to fail. */
     bool fails(uint32_t call);
+    /* Counts a read of so many bytes from there on. */
+    ReadFault read_fault(uint64_t offset, uint64_t bytes);
+    /* Whether the card has failed for good: then nothing that it is asked for succeeds any more. */
+    bool is_lost() const;
+    /* So much longer than here does each read take. */
+    std::chrono::microseconds read_wait() const;
 
 private:
+    bool counts_now();
+
     mutable std::mutex                 mutex_;
     std::vector<std::shared_ptr<Card>> cards_; /* all alike */
+    std::chrono::microseconds          read_wait_{0};
     uint32_t                           fail_call_ = DS4_SIM_CALL_NONE;
     uint32_t                           fail_count_ = 0;
     uint64_t                           fail_at_ = 0;
     uint64_t                           uses_ = 0; /* of fail_call_ */
+    bool                               is_lost_ = false;
 };
 
 /* The process's. */

@@ -9,6 +9,8 @@
 namespace ds4::backend::sim {
 
 inline constexpr size_t kPageBytes = 4096;
+/* In every byte it makes not-a-number of any float. */
+inline constexpr int    kPoison = 0xff;
 
 /* Zeroed memory, taken from the system only as it is touched: a card may be larger than the machine that plays it. Empty when
  * the system refuses. */

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include <fcntl.h>
@@ -67,8 +68,15 @@ bool SimDevice::fails(uint32_t call) const {
     return machine().fails(call);
 }
 
+void SimDevice::require_alive(const std::string &what) const {
+    if (machine().is_lost()) {
+        throw Failure(DS4_E_DEVICE, "cannot " + what + ": the simulated GPU is lost, as it was told to be");
+    }
+}
+
 void SimDevice::check(uint32_t call, const char *what) const {
     if (fails(call)) {
+        require_alive(what);
         throw Failure(DS4_E_DEVICE, std::string("cannot ") + what + ": the simulated GPU fails as it was told to");
     }
 }
@@ -106,7 +114,9 @@ Allocation SimDevice::allocate(size_t bytes, std::string_view what) {
     if (bytes == 0) {
         return {};
     }
-    if (fails(DS4_SIM_CALL_ALLOCATE) || !card_->take(bytes)) {
+    const bool fails_now = fails(DS4_SIM_CALL_ALLOCATE);
+    require_alive("allocate GPU memory for " + std::string(what));
+    if (fails_now || !card_->take(bytes)) {
         throw no_device_memory(*card_, bytes, what);
     }
     Pages            pages(bytes);
@@ -134,6 +144,15 @@ void SimDevice::release(void *data, size_t bytes) noexcept {
     }
     card_->give_back(bytes);
     ledger_.freed(bytes);
+}
+
+void SimDevice::spoil(void *memory, size_t bytes) noexcept {
+    const std::optional<Behind> found = addresses_.find(memory);
+    if (found && found->bytes >= bytes) {
+        std::memset(found->memory, kPoison, bytes);
+    } else if (!found && addresses_.pins(static_cast<std::byte *>(memory), bytes)) {
+        std::memset(memory, kPoison, bytes);
+    }
 }
 
 void SimDevice::copy_in(void *to_device, const void *from_host, size_t bytes) {
@@ -186,17 +205,29 @@ std::unique_ptr<UploadRing> SimDevice::upload_ring(size_t slots, size_t slot_byt
 }
 
 ssize_t SimDevice::read_file(int descriptor, void *to, size_t bytes, uint64_t offset) const {
+    if (const std::chrono::microseconds wait = machine().read_wait(); wait.count() > 0) {
+        std::this_thread::sleep_for(wait);
+    }
     if ((::fcntl(descriptor, F_GETFL) & O_DIRECT) != 0 && fails(DS4_SIM_CALL_DIRECT)) {
         errno = EINVAL;
         return -1;
     }
-    if (fails(DS4_SIM_CALL_READ)) {
+    ledger_.call();
+    const ReadFault fault = machine().read_fault(offset, bytes);
+    if (fault.is_refused) {
         errno = EIO;
         return -1;
     }
-    const ssize_t got = Device::read_file(descriptor, to, bytes, offset);
+    ssize_t got = Device::read_file(descriptor, to, bytes, offset);
+    if (got > 1 && fault.is_short) {
+        got /= 2;
+    }
     if (got > 0) {
         ledger_.read_disk(static_cast<uint64_t>(got));
+    }
+    if (fault.wrong_at && got > 0 && *fault.wrong_at - offset < static_cast<uint64_t>(got)) {
+        std::byte &wrong = static_cast<std::byte *>(to)[*fault.wrong_at - offset];
+        wrong = ~wrong;
     }
     return got;
 }
@@ -221,7 +252,9 @@ PinnedWindow::~PinnedWindow() {
 }
 
 Pages pinned_pages(const SimDevice &device, size_t bytes, const std::string &what) {
-    if (device.fails(DS4_SIM_CALL_PIN)) {
+    const bool fails = device.fails(DS4_SIM_CALL_PIN);
+    device.require_alive("pin host memory for " + what);
+    if (fails) {
         throw no_pinned_memory(device.card(), bytes, what);
     }
     Pages pages(bytes);

@@ -28,6 +28,7 @@ public:
     std::unique_ptr<PinnedMemory> pin_memory(size_t bytes, std::string_view what) override;
     ssize_t                       read_file(int descriptor, void *to, size_t bytes, uint64_t offset) const override;
     Allocation                    allocate(size_t bytes, std::string_view what) override;
+    void                          spoil(void *memory, size_t bytes) noexcept override;
 
     Card               &card() const { return *card_; }
     AddressSpace       &addresses() const { return addresses_; }
@@ -37,6 +38,8 @@ public:
     bool fails(uint32_t call) const;
     /* Throws Failure(DS4_E_DEVICE), with what was to be done, when it is. */
     void check(uint32_t call, const char *what) const;
+    /* The same when the card has failed for good. */
+    void require_alive(const std::string &what) const;
 
     /* The memory behind `bytes` bytes of the device's own. Throws Failure(DS4_E_DEVICE) with what was to be done. */
     std::byte *own_memory(const void *address, size_t bytes, const char *what) const;

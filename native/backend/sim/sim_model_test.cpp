@@ -45,7 +45,7 @@ TEST("a model gives the same logits on simulated devices of both kinds, resident
             {
                 TinyModel      tiny;
                 const auto     own = [&](Backend) { return std::move(simulated.backend); };
-                model::Session session(tiny.open({.plan = {.placement = placement, .check_upload = true}, .replace = own}),
+                model::Session session(tiny.open({.plan = {.placement = placement, .upload = {.compare = true}}, .replace = own}),
                                        kRoomy);
                 CHECK(ds4::test::same_bits(run(session, tokens, 50), want));
             }

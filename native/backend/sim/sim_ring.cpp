@@ -9,7 +9,6 @@ namespace ds4::backend::sim {
 namespace {
 
 constexpr const char *kWhat = "upload weights";
-constexpr int         kPoison = 0xff;
 
 size_t whole_pages(size_t bytes) {
     return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;

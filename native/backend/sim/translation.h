@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <list>
+#include <string>
 
 #include "backend/ops.h"
 #include "backend/sim/sim_device.h"
@@ -14,7 +15,10 @@ namespace ds4::backend::sim {
 
 class Translation {
 public:
-    Translation(const SimDevice &device, const char *op) : device_(device), op_(op) {}
+    /* Throws Failure(DS4_E_DEVICE) when the card is lost. */
+    Translation(const SimDevice &device, const char *op) : device_(device), op_(op) {
+        device.require_alive(std::string("run ") + op);
+    }
     Translation(const Translation &) = delete;
     Translation &operator=(const Translation &) = delete;
 
