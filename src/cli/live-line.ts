@@ -4,6 +4,8 @@ import { drawsProgress } from './progress.js';
 import type { Run } from './run.js';
 
 const redrawMs = 500;
+/** Columns at the end of a row in which the line stays away, of rows that have four times as many. */
+const mostMargin = 16;
 
 const saveCursor = '\u001b7';
 const restoreCursor = '\u001b8';
@@ -17,7 +19,9 @@ const roomBelow = '\u001bD\u001b[A';
  * A line below a text that is still being written. The text itself is never touched: the line is off the screen whenever
  * the cursor comes near another row, and absent while it is not certain in which column the cursor stands. At the very end
  * of a row a terminal keeps in mind that the next character begins a new one, and forgets it when the cursor moves; then the
- * last character would be overwritten. Nothing is switched off or on, so that a killed process leaves nothing to mend.
+ * last character would be overwritten. Nothing is switched off or on, so that a killed process leaves nothing to mend: the
+ * terminal goes on echoing keys, `^C` too, and nobody says how far they have moved the cursor. So the line is away near the
+ * end of a row already, which leaves room for the keys that somebody types ahead in one line of the text.
  */
 export class LiveLine {
   readonly #write: (text: string) => void;
@@ -53,7 +57,7 @@ export class LiveLine {
   async around(piece: Uint8Array, work: () => Promise<void>): Promise<void> {
     const text = this.#decoder.decode(piece, { stream: true });
     const { column, leavesRow } = moveCursor(this.#column, text, this.#columns());
-    if (leavesRow) {
+    if (leavesRow || !this.#isClear(column)) {
       this.#erase();
     }
     this.#isWriting = true;
@@ -68,12 +72,17 @@ export class LiveLine {
     }
   }
 
-  #draw(): void {
+  /** Some typed keys more would not bring the cursor to the end of its row. */
+  #isClear(column: number | undefined): boolean {
     const columns = this.#columns();
-    if (this.#isWriting || this.#column === undefined || this.#column >= columns) {
+    return column !== undefined && column < columns - Math.min(mostMargin, columns / 4);
+  }
+
+  #draw(): void {
+    if (this.#isWriting || !this.#isClear(this.#column)) {
       return;
     }
-    const text = this.#text()?.slice(0, columns - 1);
+    const text = this.#text()?.slice(0, this.#columns() - 1);
     if (text === undefined || text === this.#shown) {
       return;
     }

@@ -1,7 +1,7 @@
 import type { BackendName, EngineSession, Lock, ModelEngine } from '../engine/index.js';
 import { Ds4Error, ExitCode } from '../error/index.js';
 import type { LoadPlan, SplitPlan } from '../plan/index.js';
-import { chooseBackend } from './backend-choice.js';
+import { chooseBackend, hasLostDevice } from './backend-choice.js';
 import type { BackendChoice } from './backend-choice.js';
 import { keepsExperts, openExpertProfile } from './expert-profile.js';
 import { modelPath, openModelFile } from './model-file.js';
@@ -174,6 +174,7 @@ export async function loadModel(run: Run): Promise<{ model: LoadedModel; session
         return attempt.load();
       },
       failed: () => attempt?.failedPart(),
+      isLost: () => hasLostDevice(run, choice),
     });
     const split = planned?.split;
     releases.push(

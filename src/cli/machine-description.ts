@@ -20,6 +20,10 @@ const calls: Readonly<Record<SimulatedCall, true>> = {
   read: true,
   'memory-info': true,
   direct: true,
+  short: true,
+  lost: true,
+  'read-at': true,
+  'wrong-at': true,
 };
 export const simulatedCallNames: readonly string[] = Object.keys(calls);
 
@@ -27,15 +31,20 @@ function isCall(text: string): text is SimulatedCall {
   return Object.hasOwn(calls, text);
 }
 
+/** Counted are the reads of one place of a file, which N is. */
+const atOffset: readonly SimulatedCall[] = ['read-at', 'wrong-at'];
+
 /** `CALL:N` or `CALL:N:COUNT`. */
 function failure(text: string): SimulatedFailure {
-  const [call = '', at = '', count = '1', ...more] = text.split(':');
-  if (!isCall(call) || more.length > 0) {
+  const [call = '', at = '', ...more] = text.split(':');
+  // What is lost does not come back.
+  if (!isCall(call) || more.length > (call === 'lost' ? 0 : 1)) {
     throw new InvalidValue(text);
   }
+  const [count = call === 'lost' ? '0' : '1'] = more;
   return {
     call,
-    at: plainInteger(1, Number.MAX_SAFE_INTEGER)(at),
+    at: plainInteger(atOffset.includes(call) ? 0 : 1, Number.MAX_SAFE_INTEGER)(at),
     count: plainInteger(0, mostNumber)(count),
   };
 }
@@ -61,6 +70,7 @@ const rate = {
   parse: scaled(slowestRate, 1e6, 1e9),
 };
 const latency = { allowed: 'microseconds, such as 80', parse: scaled(0, 4e6, 1000) };
+const readWait = { allowed: 'milliseconds up to 60000, such as 20', parse: scaled(0, 6e4, 1000) };
 const kind = {
   allowed: 'discrete or integrated',
   parse: word(['discrete', 'integrated']),
@@ -151,6 +161,7 @@ export function simulatedMachine(source: string, text: string): SimulatedMachine
     disk: key(rate, (bytes) => (machine.diskBytesPerSecond = bytes)),
     'link-us': key(latency, (ns) => (machine.linkNs = ns)),
     'disk-us': key(latency, (ns) => (machine.diskNs = ns)),
+    'slow-ms': key(readWait, (us) => (machine.readWaitUs = us)),
     devices: key(count, (devices) => (machine.devices = devices)),
     fail: key(fail, (value) => (machine.failure = value)),
   });

@@ -57,6 +57,8 @@ export interface Settings {
   threads: number | undefined;
   prefillChunk: number | undefined;
   exact: boolean;
+  /** --simulate-used-memory */
+  simulatedUsedGib: number | undefined;
   warm: boolean;
   /** Undefined: the planner's choice. */
   source: Source | undefined;
@@ -140,6 +142,7 @@ export function defaultSettings(): Settings {
     threads: undefined,
     prefillChunk: undefined,
     exact: false,
+    simulatedUsedGib: undefined,
     warm: false,
     source: undefined,
     lockWeights: false,

@@ -81,6 +81,12 @@ function byteRows({ tokensDone, experts, files }: TelemetrySnapshot): Row[] {
   return [
     bytes('read from the file', files.readBytes, `${perToken(files.readBytes)}${rate}`),
     bytes('  past the page cache', files.directBytes),
+    // Said where both ways were gone: alone it would repeat the line above it.
+    bytes(
+      '  through the page cache',
+      files.directBytes > 0 ? files.readBytes - files.directBytes : 0,
+    ),
+    count('  files that had to go through it', files.directRefused),
     count('  reads', files.reads),
     count('  reads that were short', files.shortReads),
     count('  reads that were repeated', files.retries),

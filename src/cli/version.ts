@@ -1,7 +1,8 @@
 import { readFileSync } from 'node:fs';
 import { readEnvironment } from './environment.js';
 
-function programVersion(): string {
+/** Of the program's package. */
+export function programVersion(): string {
   const text = readFileSync(new URL('../../package.json', import.meta.url), 'utf8');
   const parsed: unknown = JSON.parse(text);
   return typeof parsed === 'object' &&

@@ -1,5 +1,6 @@
+import { createHash } from 'node:crypto';
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { cpus, release, tmpdir, totalmem, type, version } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
 import { runBench } from './program.js';
@@ -30,7 +31,10 @@ test('rows on stdout, facts and plot in files, the same tokens in two runs', asy
   expect(first.stderr).not.toContain('error');
   expect(first.status).toBe(0);
   const lines = first.stdout.trim().split('\n');
-  expect(lines[0]).toBe('ctx_tokens,prefill_tokens,prefill_tps,gen_tokens,gen_tps,kvcache_bytes');
+  expect(lines[0]).toBe(
+    'ctx_tokens,prefill_tokens,prefill_tps,gen_tokens,gen_tps,gen_first_ms,gen_steady_tokens,gen_steady_tps,' +
+      'kvcache_bytes,gen_cycles,gen_token_fnv64',
+  );
   expect(lines.slice(1).map((line) => line.split(',').slice(0, 2).join())).toEqual([
     '64,64',
     '128,64',
@@ -44,13 +48,24 @@ test('rows on stdout, facts and plot in files, the same tokens in two runs', asy
   ]);
   interface Written {
     machine: { backend: string };
-    rows: { gen_token_fnv64: string; gen_tokens: number }[];
+    rows: Record<string, string | number>[];
   }
-  const hashes = (path: string): string[] => {
-    const written = JSON.parse(readFileSync(path, 'utf8')) as Written;
+  const read = (path: string): Written => JSON.parse(readFileSync(path, 'utf8')) as Written;
+  const hashes = (path: string): unknown[] => {
+    const written = read(path);
     expect(written.machine.backend).toBe('cpu');
-    return written.rows.map((row) => row.gen_token_fnv64);
+    return written.rows.map((row) => row['gen_token_fnv64']);
   };
+  // The same columns in both, and the hash stays a text.
+  const table = lines.slice(1).map((line) => line.split(','));
+  expect(
+    read(json).rows.map((row) => (lines[0] ?? '').split(',').map((name) => row[name])),
+  ).toEqual(table.map((cells) => [...cells.slice(0, -1).map(Number), cells.at(-1)]));
+  expect(table.map((cells) => [cells[3], cells[6], cells[9]])).toEqual([
+    ['4', '3', '4'],
+    ['4', '3', '4'],
+    ['4', '3', '4'],
+  ]);
   const again = join(folder, 'b.json');
   const csv = join(folder, 'b.csv');
   // Another chunk size must not change a token.
@@ -58,6 +73,41 @@ test('rows on stdout, facts and plot in files, the same tokens in two runs', asy
   expect([second.status, second.stdout]).toEqual([0, '']);
   expect(readFileSync(csv, 'utf8').split('\n').length).toBe(5);
   expect(hashes(again)).toEqual(hashes(json));
+});
+
+test.each([
+  ['cpu', ['--cpu'], undefined],
+  ['sim', ['--sim', 'vram=24,ram=64'], 24 * 2 ** 30],
+])('the machine and the build are named with backend %s', async (backend, options, memory) => {
+  const json = join(folder, `${backend}.json`);
+  const { status, stderr } = await runBench([
+    ...options,
+    '--prompt-file',
+    prompt,
+    ...['--ctx-start', '16', '--ctx-max', '16', '-n', '2', '--json', json],
+  ]);
+
+  expect([status, stderr]).toEqual([0, expect.not.stringContaining('error')]);
+  const { machine } = JSON.parse(readFileSync(json, 'utf8')) as {
+    machine: Record<string, string | number>;
+  };
+  const library = readFileSync(String(machine['library']));
+  expect(machine).toMatchObject({
+    backend,
+    kernel: version(),
+    system: `${type()} ${release()}`,
+    processors: cpus().length,
+    memoryBytes: totalmem(),
+    node: process.version,
+    libraryBytes: library.length,
+    librarySha256: createHash('sha256').update(library).digest('hex'),
+  });
+  for (const name of ['device', 'arch', 'processor', 'instructionSet', 'ds4']) {
+    expect(machine[name]).toMatch(/./);
+  }
+  expect(machine['threads']).toBeGreaterThan(0);
+  expect(machine['deviceMemoryBytes']).toBe(memory);
+  expect(machine['library']).toContain(`libds4-${backend}.so`);
 });
 
 test('what cannot be measured is said, with the status of the C program', async () => {

@@ -1,8 +1,6 @@
 import { appendFileSync, mkdirSync, statSync, writeFileSync } from 'node:fs';
-import { cpus, release, totalmem, type } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { Chat } from '../../chat/index.js';
-import { listDevices } from '../../engine/index.js';
 import { ExitCode } from '../../error/index.js';
 import { readOptions } from '../arguments.js';
 import { refuseUnserved } from '../checks.js';
@@ -10,7 +8,6 @@ import { readEnvironment } from '../environment.js';
 import { RunError, systemReason } from '../errors.js';
 import { jsonNumber } from '../json.js';
 import { loadModel } from '../load.js';
-import type { LoadedModel } from '../load.js';
 import { openRun, reportFailure, withRun } from '../open-run.js';
 import { drawsProgress } from '../progress.js';
 import type { Run } from '../run.js';
@@ -18,13 +15,13 @@ import { sayStats } from '../stats.js';
 import { openTokenizer } from '../tokens.js';
 import { versionText } from '../version.js';
 import { benchHelp } from './help.js';
+import { machineFacts } from './machine.js';
 import { measure } from './measure.js';
 import type { Row } from './measure.js';
 import { benchOptions, checkBench, defaultBenchSettings, frontiers } from './options.js';
 import type { BenchSettings } from './options.js';
 import { promptTokens } from './prompt.js';
 import { csvHeader, csvLine, jsonText, svgText } from './report.js';
-import type { Machine } from './report.js';
 import { trafficOf } from './windows.js';
 
 const program = 'ds4-bench';
@@ -128,25 +125,6 @@ async function openBar(
   };
 }
 
-function machine(run: Run, model: LoadedModel): Machine {
-  const { plan } = model;
-  const { backend } = plan;
-  const index = plan.backend === 'cpu' ? 0 : plan.device.index;
-  const device = listDevices(backend, run.environment.libraryDirectory).find(
-    (candidate) => candidate.index === index,
-  );
-  return {
-    backend,
-    device: device?.name ?? 'unknown',
-    arch: device?.arch ?? 'unknown',
-    processor: cpus()[0]?.model ?? 'unknown',
-    threads: model.engine.info.threads,
-    memoryBytes: totalmem(),
-    system: `${type()} ${release()}`,
-    node: process.version,
-  };
-}
-
 /** All logits of one frontier, in the form of `ds4 --dump-logits`. */
 function dumpFrontier(folder: string, row: Row): void {
   const path = join(
@@ -206,7 +184,7 @@ async function runBench(run: Run, bench: BenchSettings): Promise<number> {
     }
     await model.saveExpertProfile();
     sayStats(run, () => model.engine.telemetry());
-    const facts = machine(run, model);
+    const facts = machineFacts(model, run.environment.libraryDirectory);
     if (bench.json !== undefined) {
       const { info } = model.engine;
       const { place, source } = model.plan.weights;

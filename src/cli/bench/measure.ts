@@ -11,8 +11,11 @@ export interface Row {
   readonly generateRate: number;
   /** Of the first generated token alone: it may build what later ones reuse. */
   readonly firstMs: number;
-  /** Of the generated tokens without the first. */
+  /** The generated tokens without the first. */
+  readonly steadyTokens: number;
   readonly steadyRate: number;
+  /** Evaluations that generated them. */
+  readonly cycles: number;
   readonly windows: readonly Window[] | undefined;
   readonly kvBytes: number;
   readonly tokens: readonly number[];
@@ -92,6 +95,7 @@ export async function* measure(
     const generated: number[] = [];
     let firstMs = 0;
     let allMs = 0;
+    let cycles = 0;
     const windows =
       options.window === undefined ? undefined : new Windows(options.window, options.traffic);
     while (generated.length < options.generate) {
@@ -102,6 +106,7 @@ export async function* measure(
       const before = clock();
       ids = (await session.eval(Int32Array.of(token), { candidates })).candidates?.ids ?? ids;
       const ms = clock() - before;
+      cycles += 1;
       firstMs = generated.length === 1 ? ms : firstMs;
       allMs += ms;
       windows?.add(ms);
@@ -119,7 +124,9 @@ export async function* measure(
       generated: generated.length,
       generateRate: rate(generated.length, allMs),
       firstMs,
-      steadyRate: rate(generated.length - 1, allMs - firstMs),
+      steadyTokens: Math.max(0, generated.length - 1),
+      steadyRate: rate(Math.max(0, generated.length - 1), allMs - firstMs),
+      cycles,
       windows: windows?.finish(),
       kvBytes: session.measure().kvBytes,
       tokens: generated,

@@ -1,18 +1,27 @@
 import type { LoadPlan } from '../../plan/index.js';
+import type { Machine } from './machine.js';
 import type { Row } from './measure.js';
 import type { Window } from './windows.js';
 
-export const csvHeader = 'ctx_tokens,prefill_tokens,prefill_tps,gen_tokens,gen_tps,kvcache_bytes';
+/** The columns of a row, in their order, as they stand in CSV. */
+const columns: readonly (readonly [name: string, value: (row: Row) => string])[] = [
+  ['ctx_tokens', ({ context }) => String(context)],
+  ['prefill_tokens', ({ prefillTokens }) => String(prefillTokens)],
+  ['prefill_tps', ({ prefillRate }) => prefillRate.toFixed(2)],
+  ['gen_tokens', ({ generated }) => String(generated)],
+  ['gen_tps', ({ generateRate }) => generateRate.toFixed(2)],
+  ['gen_first_ms', ({ firstMs }) => firstMs.toFixed(3)],
+  ['gen_steady_tokens', ({ steadyTokens }) => String(steadyTokens)],
+  ['gen_steady_tps', ({ steadyRate }) => steadyRate.toFixed(2)],
+  ['kvcache_bytes', ({ kvBytes }) => String(kvBytes)],
+  ['gen_cycles', ({ cycles }) => String(cycles)],
+  ['gen_token_fnv64', ({ tokens }) => tokenHash(tokens)],
+];
+
+export const csvHeader = columns.map(([name]) => name).join(',');
 
 export function csvLine(row: Row): string {
-  return [
-    row.context,
-    row.prefillTokens,
-    row.prefillRate.toFixed(2),
-    row.generated,
-    row.generateRate.toFixed(2),
-    row.kvBytes,
-  ].join(',');
+  return columns.map(([, value]) => value(row)).join(',');
 }
 
 const offset = 0xcbf29ce484222325n;
@@ -28,18 +37,6 @@ export function tokenHash(tokens: readonly number[]): string {
     }
   }
   return hash.toString(16).padStart(16, '0');
-}
-
-/** Facts that make a measurement comparable. */
-export interface Machine {
-  readonly backend: string;
-  readonly device: string;
-  readonly arch: string;
-  readonly processor: string;
-  readonly threads: number;
-  readonly memoryBytes: number;
-  readonly system: string;
-  readonly node: string;
 }
 
 export interface Report {
@@ -70,18 +67,15 @@ function windowJson({ tokens, ms, traffic }: Window): object {
   };
 }
 
+/** The hash is a name and no number, though it may look like one. */
+function jsonValue(name: string, text: string): string | number {
+  return name === 'gen_token_fnv64' ? text : Number(text);
+}
+
 /** docs/json-output.md describes the file. */
 export function jsonText(report: Report): string {
   const rows = report.rows.map((row) => ({
-    ctx_tokens: row.context,
-    prefill_tokens: row.prefillTokens,
-    prefill_tps: Number(row.prefillRate.toFixed(2)),
-    gen_tokens: row.generated,
-    gen_tps: Number(row.generateRate.toFixed(2)),
-    gen_first_ms: Number(row.firstMs.toFixed(3)),
-    gen_steady_tps: Number(row.steadyRate.toFixed(2)),
-    kvcache_bytes: row.kvBytes,
-    gen_token_fnv64: tokenHash(row.tokens),
+    ...Object.fromEntries(columns.map(([name, value]) => [name, jsonValue(name, value(row))])),
     ...(row.windows === undefined ? {} : { gen_windows: row.windows.map(windowJson) }),
   }));
   return `${JSON.stringify({ source: 'ds4-bench', version: 1, ...report, rows }, undefined, 2)}\n`;

@@ -69,7 +69,7 @@ export const runtimeOptions: readonly OptionEntry[] = [
     values: 'MACHINE',
     section,
     description:
-      'Compute on a simulated GPU (backend sim), such as vram=24,link=25. Keys: devices (1 to 16, all alike), vram and used (GiB, of each), ram (GiB), kind (discrete or integrated), link, mapped and disk (GB/s), link-us and disk-us, fail (CALL:N or CALL:N:COUNT).',
+      'Compute on a simulated GPU (backend sim), such as vram=24,link=25. Keys: devices (1 to 16, all alike), vram and used (GiB, of each), ram (GiB), kind (discrete or integrated), link, mapped and disk (GB/s), link-us and disk-us, slow-ms (of each read, by the clock), fail (CALL:N or CALL:N:COUNT).',
     apply: (settings, use) => {
       settings.simulation = simulatedMachine(use.name, use.value);
     },
@@ -150,7 +150,8 @@ export const runtimeOptions: readonly OptionEntry[] = [
   entry({
     names: '--check-tensors',
     section,
-    description: 'GPU: read a sample of what was uploaded back and compare it with the file.',
+    description:
+      'GPU: look for values that are no numbers, and compare every copy of weights with the file.',
     apply: (settings) => {
       settings.checkTensors = true;
     },
@@ -187,10 +188,10 @@ export const runtimeOptions: readonly OptionEntry[] = [
     names: '--simulate-used-memory',
     values: 'GIB',
     section,
-    description: 'Lock this much memory before loading, to act like a smaller machine.',
-    lacks: 'simulated memory use',
-    apply: (_settings, use) => {
-      gibValue(use.value);
+    description:
+      'Plan as if something else held this much main memory, to try a smaller machine. Nothing is really taken. With --sim, --plan-for and --inspect too.',
+    apply: (settings, use) => {
+      settings.simulatedUsedGib = gibValue(use.value);
     },
   }),
   entry({
