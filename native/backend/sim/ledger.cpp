@@ -1,6 +1,7 @@
 #include "backend/sim/ledger.h"
 
 #include <atomic>
+#include <initializer_list>
 
 namespace ds4::backend::sim {
 
