@@ -182,6 +182,17 @@ enum {
     DS4_WORD_SIM_CALLS = 48,             /* that could have been made to fail */
     DS4_WORD_SIM_NS = 49,                /* what the transfers would have taken, one after another */
 
+    /* Counters again. */
+    DS4_WORD_EXPERT_EVICTED_BYTES = 50,
+    DS4_WORD_EXPERT_HOST_ADMISSIONS = 51,     /* experts that got a place in the host's memory */
+    DS4_WORD_EXPERT_HOST_ADMITTED_BYTES = 52,
+    DS4_WORD_LAYER_LOAD_BYTES = 53,           /* read for LAYER_LOADS */
+    DS4_WORD_FILE_ERRORS = 54,                /* reads that brought nothing in the end */
+    DS4_WORD_UPLOADS = 55,                    /* copies of which UPLOAD_BYTES are the bytes */
+    DS4_WORD_PIN_WAIT_NS = 56,                /* for pinned buffers to be free; summed over threads */
+    /* A gauge: least free memory of the device that was seen after loading and after opening a session. 0: nobody knows. */
+    DS4_WORD_DEVICE_LEAST_FREE_BYTES = 57,
+
     DS4_WORD_COUNT = 64                  /* the rest is reserved and zero */
 };
 enum { DS4_PHASE_IDLE = 0, DS4_PHASE_LOAD = 1, DS4_PHASE_EVAL = 2 };

@@ -13,6 +13,23 @@ Model::Model(backend::Backend backend, Shape shape, Slice slice, const WeightSou
       ropes_(shape_), weights_(backend_, shape_, slice_, sources, *telemetry_) {
     /* Mapped weights count as loaded, read or not: there is nothing left to wait for. */
     telemetry_->set(DS4_WORD_BYTES_DONE, store().weight_bytes());
+    note_free_memory();
+}
+
+void Model::note_free_memory() const {
+    const backend::Device &device = *backend_.device;
+    if (device.reads_host_memory()) {
+        return;
+    }
+    try {
+        const uint64_t least = telemetry_->get(DS4_WORD_DEVICE_LEAST_FREE_BYTES);
+        const uint64_t now = device.info().free_bytes;
+        if (now != 0 && (least == 0 || now < least)) {
+            telemetry_->set(DS4_WORD_DEVICE_LEAST_FREE_BYTES, now);
+        }
+    } catch (const Failure &) {
+        /* Whoever needs the device next will say what is wrong with it. */
+    }
 }
 
 size_t Model::seed_experts(std::span<const runtime::ExpertId> wanted) {

@@ -31,6 +31,9 @@ public:
     runtime::Telemetry         &telemetry() const { return *telemetry_; }
     Graph                       graph() const { return {shape_, slice_, weights_, ropes_, *telemetry_}; }
 
+    /* Keeps the least of what the device says it has free, for the telemetry. */
+    void note_free_memory() const;
+
     /* As ExpertStore has them, with layers counted from the first of the model. Seeding shows the load's phase and bytes.
      * Throws Failure(DS4_E_ARGUMENT) for a layer outside the slice. */
     size_t                          seed_experts(std::span<const runtime::ExpertId> wanted);

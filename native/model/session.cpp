@@ -125,6 +125,7 @@ Session::Session(std::shared_ptr<const Model> model, const SessionOptions &optio
     const backend::OpsLimits limits = ops_limits(*model_, kv_.shape());
     scratch_bytes_ = model_->backend().ops->scratch_bytes(limits);
     model_->backend().ops->prepare(limits);
+    model_->note_free_memory();
 }
 
 void Session::check(const EvalRequest &request) const {

@@ -241,8 +241,9 @@ void ExpertStore::fetch_next_layer(size_t layer) {
     }
     queue_->follow_ops();
     ahead_.ticket = queue_->submit(fetches, Urgency::ahead);
-    ahead_.units = std::move(absent);
     telemetry_.add(DS4_WORD_LAYER_LOADS, 1);
+    telemetry_.add(DS4_WORD_LAYER_LOAD_BYTES, absent.size() * class_of(layer).layout.bytes);
+    ahead_.units = std::move(absent);
 }
 
 } // namespace ds4::runtime

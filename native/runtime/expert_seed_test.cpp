@@ -76,6 +76,8 @@ TEST(the_first_of_the_list_get_the_slots_the_next_host_memory_and_the_rest_nothi
         CHECK(stored.store.seed(kWanted, kUpload) == 5);
         CHECK(stored.count(DS4_WORD_EXPERT_SLOTS_USED) == 2);
         CHECK(stored.count(DS4_WORD_EXPERT_HOST_USED) == 3);
+        CHECK(stored.count(DS4_WORD_EXPERT_HOST_ADMISSIONS) == 3);
+        CHECK(stored.count(DS4_WORD_EXPERT_HOST_ADMITTED_BYTES) <= 3 * kUnit);
         CHECK(same(kept(stored.store), std::span(kWanted).first(5)));
         CHECK(stored.finds(kWanted[4]));
         CHECK(!stored.finds(kWanted[5]));

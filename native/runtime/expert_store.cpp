@@ -6,6 +6,7 @@
 
 #include "failure.h"
 #include "runtime/checked_bytes.h"
+#include "runtime/counted_ring.h"
 
 namespace ds4::runtime {
 
@@ -155,6 +156,10 @@ void ExpertStore::show(size_t unit) {
 void ExpertStore::put(size_t unit, Where where, size_t place) {
     units_[unit].where = where;
     units_[unit].place = static_cast<uint32_t>(place);
+    if (where == Where::host) {
+        telemetry_.add(DS4_WORD_EXPERT_HOST_ADMISSIONS, 1);
+        telemetry_.add(DS4_WORD_EXPERT_HOST_ADMITTED_BYTES, class_of(layer_of(unit)).layout.bytes);
+    }
 }
 
 /* The unit has no place any more. */
@@ -171,8 +176,12 @@ bool ExpertStore::evict_for(size_t unit, ExpertPlaces &places, Where where) {
     if (!victim) {
         return false;
     }
-    forget(places[*victim].unit);
-    telemetry_.add(DS4_WORD_EXPERT_EVICTIONS, where == Where::transit ? 0 : 1);
+    const size_t evicted = places[*victim].unit;
+    forget(evicted);
+    if (where != Where::transit) {
+        telemetry_.add(DS4_WORD_EXPERT_EVICTIONS, 1);
+        telemetry_.add(DS4_WORD_EXPERT_EVICTED_BYTES, class_of(layer_of(evicted)).layout.bytes);
+    }
     put(unit, where, places.take(unit));
     return true;
 }
@@ -305,7 +314,7 @@ void ExpertStore::promote(size_t unit) {
     for (size_t part = 0; part < layers_[layer].size(); ++part) {
         lanes_->send_pinned(lane, slots[slot].to + class_of(layer).layout.offset[part], bytes_of(unit, part),
                             layers_[layer][part].bytes);
-        telemetry_.add(DS4_WORD_UPLOAD_BYTES, layers_[layer][part].bytes);
+        count_upload(telemetry_, layers_[layer][part].bytes);
     }
     telemetry_.add(DS4_WORD_EXPERT_PROMOTIONS, 1);
 }

@@ -48,6 +48,8 @@ TEST(a_batch_evicts_nothing) {
     }
     const uint64_t before = stored.count(DS4_WORD_EXPERT_EVICTIONS);
     CHECK(before > 0);
+    CHECK(stored.count(DS4_WORD_EXPERT_EVICTED_BYTES) > before * (kSmall[0] + kSmall[1] + kSmall[2]));
+    CHECK(stored.count(DS4_WORD_EXPERT_EVICTED_BYTES) <= before * kUnit);
     CHECK(stored.evaluate(60));
     CHECK(stored.count(DS4_WORD_EXPERT_EVICTIONS) == before);
     CHECK(stored.count(DS4_WORD_EXPERT_TRANSIT) > 0);
@@ -67,6 +69,8 @@ TEST(a_long_batch_reads_the_next_layer_ahead) {
     Stored stored({0, 2 * kExperts * kUnit, 0, ReplacementPolicy::lru});
     CHECK(stored.evaluate(60));
     CHECK(stored.count(DS4_WORD_LAYER_LOADS) == kLayers - 1);
+    CHECK(stored.count(DS4_WORD_LAYER_LOAD_BYTES) > 0);
+    CHECK(stored.count(DS4_WORD_LAYER_LOAD_BYTES) <= stored.count(DS4_WORD_FILE_READ_BYTES));
     CHECK(stored.count(DS4_WORD_EXPERT_IN_FLIGHT_HITS) > 0);
     CHECK(stored.adds_up());
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "runtime/checked_bytes.h"
+#include "runtime/counted_ring.h"
 
 namespace ds4::runtime {
 
@@ -131,7 +132,7 @@ void FetchQueue::carry_out(const Job &job, size_t slot) {
 void FetchQueue::perform(const Job &job, size_t slot) {
     telemetry_.poll_cancel("reading weights");
     const Fetch               &fetch = job.fetch;
-    const std::span<std::byte> buffer = ring_->wait(slot);
+    const std::span<std::byte> buffer = free_slot(*ring_, slot, telemetry_);
     std::span<std::byte>       read = buffer.first(fetch.bytes);
     if (fetch.source == nullptr) {
         std::ranges::fill(read, std::byte{0});
@@ -143,7 +144,7 @@ void FetchQueue::perform(const Job &job, size_t slot) {
         return;
     }
     ring_->send(slot, fetch.to, fetch.bytes, static_cast<size_t>(read.data() - buffer.data()));
-    telemetry_.add(DS4_WORD_UPLOAD_BYTES, crosses_a_bus_ ? fetch.bytes : 0);
+    count_upload(telemetry_, crosses_a_bus_ ? fetch.bytes : 0);
 }
 
 void FetchQueue::compare(std::span<const Fetch> fetches) {

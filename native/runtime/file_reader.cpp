@@ -43,6 +43,9 @@ public:
         if (got > 0 && static_cast<size_t>(got) < bytes) {
             telemetry_.add(DS4_WORD_FILE_SHORT_READS, 1);
         }
+        if (got == 0 || (got < 0 && errno != EINTR)) {
+            telemetry_.add(DS4_WORD_FILE_ERRORS, 1);
+        }
         return got;
     }
     const std::string &path() const override { return source_.path(); }

@@ -97,6 +97,7 @@ TEST(a_disk_that_fails_once_is_asked_once_more) {
     CHECK(files.reads_right(100, 1000));
     CHECK(files.telemetry.get(DS4_WORD_FILE_DIRECT_REFUSED) == 0);
     CHECK(files.telemetry.get(DS4_WORD_FILE_RETRIES) == 1);
+    CHECK(files.telemetry.get(DS4_WORD_FILE_ERRORS) == 0);
     CHECK(files.reads_right(100, 1000));
     CHECK(files.telemetry.get(DS4_WORD_FILE_DIRECT_BYTES) == 1000);
 }
@@ -109,6 +110,7 @@ TEST(a_disk_that_goes_on_failing_ends_the_read_with_file_and_offset) {
     const test::Outcome outcome = test::outcome_of([&] { files.reads_right(4321, 100); });
 
     CHECK(outcome.status == DS4_E_IO);
+    CHECK(files.telemetry.get(DS4_WORD_FILE_ERRORS) == 1);
     CHECK(outcome.says("weights.gguf"));
     CHECK(outcome.says("4321"));
     CHECK(files.buffered.reads == 2);

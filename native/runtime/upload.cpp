@@ -12,6 +12,7 @@
 
 #include "runtime/checked_bytes.h"
 #include "runtime/copy_check.h"
+#include "runtime/counted_ring.h"
 
 namespace ds4::runtime {
 
@@ -121,13 +122,13 @@ private:
 
     void move(const Chunk &chunk, size_t slot) {
         telemetry_.poll_cancel("loading the model");
-        const std::span<std::byte> buffer = ring_.wait(slot);
+        const std::span<std::byte> buffer = free_slot(ring_, slot, telemetry_);
         const std::span<std::byte> read = chunk.source->read(buffer, chunk.offset, chunk.bytes);
         if (chunk.to_host) {
             std::ranges::copy(read, chunk.to);
         } else {
             ring_.send(slot, chunk.to, chunk.bytes, static_cast<size_t>(read.data() - buffer.data()));
-            telemetry_.add(DS4_WORD_UPLOAD_BYTES, crosses_a_bus_ ? chunk.bytes : 0);
+            count_upload(telemetry_, crosses_a_bus_ ? chunk.bytes : 0);
         }
         if (forget_pages_) {
             chunk.source->forget(chunk.offset, chunk.bytes);
@@ -169,7 +170,7 @@ void upload_from_mapping(backend::Device &device, std::span<const UploadPiece> p
                 const std::span<std::byte> part = std::span(buffer).first(bytes);
                 piece.source->copy_mapped(part, piece.offset + done);
                 device.copy_in(to, part.data(), bytes);
-                telemetry.add(DS4_WORD_UPLOAD_BYTES, device.reads_host_memory() ? 0 : bytes);
+                count_upload(telemetry, device.reads_host_memory() ? 0 : bytes);
             }
             if (options.forget_pages) {
                 piece.source->forget(piece.offset + done, bytes);

@@ -55,6 +55,7 @@ TEST("an upload from the mapping brings every byte, without a ring and without a
     }
     CHECK(load.telemetry.get(DS4_WORD_BYTES_DONE) == 5000 + 777 + 234464);
     CHECK(load.telemetry.get(DS4_WORD_UPLOAD_BYTES) == 5000 + 777 + 234464);
+    CHECK(load.telemetry.get(DS4_WORD_UPLOADS) >= load.pieces.size());
     CHECK(load.telemetry.get(DS4_WORD_FILE_READS) == 0);
     CHECK(load.device.sends == 0);
 }

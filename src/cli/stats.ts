@@ -1,4 +1,5 @@
-import type { TelemetrySnapshot } from '../engine/index.js';
+import type { ModelEngine, TelemetrySnapshot } from '../engine/index.js';
+import type { ExpertMemoryPlan } from '../plan/index.js';
 import { formatBytes } from './bytes.js';
 import { jsonNumber } from './json.js';
 import type { Run } from './run.js';
@@ -52,6 +53,19 @@ const bytes = (label: string, value: number, remark = ''): Row => [
   remark,
 ];
 
+/** What `value` things were in bytes. */
+const size = (value: number): string => (value === 0 ? '' : formatBytes(value));
+
+const seconds = (nanoseconds: number): string => `${(nanoseconds / 1e9).toFixed(3)} s`;
+
+/** Nobody is told of waits that add up to nothing that the line shows. */
+const wait = (label: string, nanoseconds: number, remark = ''): Row => [
+  label,
+  Math.round(nanoseconds / 1e6),
+  seconds(nanoseconds),
+  remark,
+];
+
 function expertRows({ experts }: TelemetrySnapshot): Row[] {
   const part = (label: string, value: number): Row =>
     count(label, value, percent(value, experts.lookups));
@@ -62,8 +76,9 @@ function expertRows({ experts }: TelemetrySnapshot): Row[] {
     part('  on the way', experts.inFlightHits),
     part('  missed', experts.misses),
     count('read, used once and given up', experts.transit),
-    count('layers wanted as a whole', experts.layerLoads),
-    count('evictions', experts.evictions),
+    count('layers wanted as a whole', experts.layerLoads, size(experts.layerLoadBytes)),
+    count('evictions', experts.evictions, size(experts.evictedBytes)),
+    count('places given in main memory', experts.hostAdmissions, size(experts.hostAdmittedBytes)),
     count('promotions', experts.promotions),
     count('demotions', experts.demotions),
     count('read ahead of the first token', experts.seeded),
@@ -76,8 +91,8 @@ function expertRows({ experts }: TelemetrySnapshot): Row[] {
 function byteRows({ tokensDone, experts, files }: TelemetrySnapshot): Row[] {
   const perToken = (value: number): string =>
     tokensDone === 0 ? '' : `${formatBytes(value / tokensDone)} a token`;
-  const seconds = files.readNs / 1e9;
-  const rate = seconds > 0 ? `, ${formatBytes(files.readBytes / seconds)}/s a reader` : '';
+  const took = files.readNs / 1e9;
+  const rate = took > 0 ? `, ${formatBytes(files.readBytes / took)}/s a reader` : '';
   return [
     bytes('read from the file', files.readBytes, `${perToken(files.readBytes)}${rate}`),
     bytes('  past the page cache', files.directBytes),
@@ -90,8 +105,11 @@ function byteRows({ tokensDone, experts, files }: TelemetrySnapshot): Row[] {
     count('  reads', files.reads),
     count('  reads that were short', files.shortReads),
     count('  reads that were repeated', files.retries),
+    count('  reads that failed', files.errors),
     bytes('uploaded', files.uploadBytes, perToken(files.uploadBytes)),
-    ['  waited for uploads', files.uploadWaitNs, `${(files.uploadWaitNs / 1e9).toFixed(3)} s`],
+    count('  copies', files.uploads),
+    wait('  waited for uploads', files.uploadWaitNs),
+    wait('  waited for pinned buffers', files.pinWaitNs, 'all threads together'),
     bytes('read over the bus', experts.busReadBytes, perToken(experts.busReadBytes)),
   ];
 }
@@ -107,6 +125,20 @@ function pageRows({ pages }: TelemetrySnapshot): Row[] {
   ];
 }
 
+function deviceRows(
+  { device: { leastFreeBytes } }: TelemetrySnapshot,
+  reserveBytes: number,
+): Row[] {
+  const isShort = leastFreeBytes < reserveBytes;
+  return [
+    bytes(
+      'least free GPU memory',
+      leastFreeBytes,
+      isShort ? `below the ${formatBytes(reserveBytes)} that the plan keeps free` : '',
+    ),
+  ];
+}
+
 function simulationRows({ simulation }: TelemetrySnapshot): Row[] {
   return [
     bytes('simulated: to the device', simulation.toDeviceBytes),
@@ -118,18 +150,22 @@ function simulationRows({ simulation }: TelemetrySnapshot): Row[] {
     bytes('simulated: at most', simulation.peakBytes),
     bytes('simulated: pinned', simulation.pinnedBytes),
     count('simulated: calls that may fail', simulation.calls),
-    ['simulated: time of transfers', simulation.ns, `${(simulation.ns / 1e9).toFixed(3)} s`],
+    ['simulated: time of transfers', simulation.ns, seconds(simulation.ns)],
   ];
 }
 
-/** A table of what is not zero. */
-export function statsLines(snapshot: TelemetrySnapshot): string[] {
+/** A table of what is not zero. `reserveBytes`: device memory that the plan keeps free. */
+export function statsLines(snapshot: TelemetrySnapshot, reserveBytes = 0): string[] {
   const rows: Row[] = [
     count('tokens evaluated', snapshot.tokensDone),
     count('evaluations', snapshot.evals),
-    ...[expertRows, byteRows, pageRows, simulationRows].flatMap((group) =>
-      group(snapshot).filter(([, value]) => value > 0),
-    ),
+    ...[
+      ...expertRows(snapshot),
+      ...byteRows(snapshot),
+      ...pageRows(snapshot),
+      ...deviceRows(snapshot, reserveBytes),
+      ...simulationRows(snapshot),
+    ].filter(([, value]) => value > 0),
   ];
   return rows.map(([label, , figure, remark = '']) =>
     `${label.padEnd(labelColumns)}${figure.padStart(figureColumns)}  ${remark}`.trimEnd(),
@@ -141,8 +177,8 @@ function isCounted(group: Readonly<Record<string, number>>): boolean {
 }
 
 /** The same as one line; docs/json-output.md describes it. */
-export function statsJson(snapshot: TelemetrySnapshot): string {
-  const { tokensDone, evals, experts, files, pages, simulation } = snapshot;
+export function statsJson(snapshot: TelemetrySnapshot, reserveBytes = 0): string {
+  const { tokensDone, evals, experts, files, pages, device, simulation } = snapshot;
   const hitRate =
     experts.lookups === 0 ? {} : { hitRate: Number(jsonNumber(hits(experts) / experts.lookups)) };
   return JSON.stringify({
@@ -153,21 +189,33 @@ export function statsJson(snapshot: TelemetrySnapshot): string {
     ...(isCounted(experts) ? { experts: { ...experts, ...hitRate } } : {}),
     ...(isCounted(files) ? { files } : {}),
     ...(isCounted(pages) ? { pages } : {}),
+    ...(isCounted(device)
+      ? { device: { ...device, ...(reserveBytes > 0 ? { reserveBytes } : {}) } }
+      : {}),
     ...(isCounted(simulation) ? { simulation } : {}),
   });
+}
+
+/** Of a model, what counts, and what its plan keeps free. */
+interface Counted {
+  readonly engine: Pick<ModelEngine, 'telemetry'>;
+  readonly plan: {
+    readonly weights: { readonly experts?: Pick<ExpertMemoryPlan, 'reserveBytes'> };
+  };
 }
 
 /** Says what was counted, if that was asked for: on stderr, also with --quiet. */
 export function sayStats(
   { settings, environment, terminal }: Pick<Run, 'settings' | 'environment' | 'terminal'>,
-  snapshot: () => TelemetrySnapshot,
+  { engine, plan }: Counted,
 ): void {
+  const reserveBytes = plan.weights.experts?.reserveBytes;
   switch (settings.stats ?? (environment.stats ? 'text' : undefined)) {
     case 'text':
-      terminal.timing(statsLines(snapshot()).join('\n'));
+      terminal.timing(statsLines(engine.telemetry(), reserveBytes).join('\n'));
       break;
     case 'json':
-      terminal.raw(`${statsJson(snapshot())}\n`);
+      terminal.raw(`${statsJson(engine.telemetry(), reserveBytes)}\n`);
       break;
     case undefined:
   }

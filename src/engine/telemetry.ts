@@ -34,6 +34,10 @@ const expertWords = {
   hostPlacesUsed: 35,
   seeded: 36,
   foreseen: 37,
+  evictedBytes: 50,
+  hostAdmissions: 51,
+  hostAdmittedBytes: 52,
+  layerLoadBytes: 53,
 } as const;
 
 const fileWords = {
@@ -46,9 +50,14 @@ const fileWords = {
   uploadBytes: 25,
   uploadWaitNs: 26,
   directRefused: 38,
+  errors: 54,
+  uploads: 55,
+  pinWaitNs: 56,
 } as const;
 
 const pageWords = { loads: 27, hits: 28, prefetched: 29, late: 30, bytes: 31 } as const;
+
+const deviceWords = { leastFreeBytes: 57 } as const;
 
 const simulationWords = {
   toDeviceBytes: 40,
@@ -81,6 +90,8 @@ export interface TelemetrySnapshot {
   readonly files: Counters<typeof fileWords>;
   /** Weights outside the experts that take turns. */
   readonly pages: Counters<typeof pageWords>;
+  /** Free memory of the device as it was at its least; 0 where nobody knows, and on a host. */
+  readonly device: Counters<typeof deviceWords>;
   /** The ledger of a simulated device; all zero for others. */
   readonly simulation: Counters<typeof simulationWords>;
 }
@@ -98,9 +109,15 @@ function added<Name extends string>(
   return sums;
 }
 
+/** Of those that know. */
+function least(values: readonly number[]): number {
+  const known = values.filter((value) => value > 0);
+  return known.length === 0 ? 0 : Math.min(...known);
+}
+
 /**
  * One snapshot of several engines that compute one model together, in the order of its layers: sums of bytes and
- * counters, the phase and layer of the one that is active. A token counts when it has passed the last of them.
+ * counters, the least of what was free on a device, the phase and layer of the one that is active. A token counts when it has passed the last of them.
  */
 export function addSnapshots(
   parts: readonly [TelemetrySnapshot, ...TelemetrySnapshot[]],
@@ -126,6 +143,7 @@ export function addSnapshots(
     experts: added(all('experts')),
     files: added(all('files')),
     pages: added(all('pages')),
+    device: { leastFreeBytes: least(parts.map(({ device }) => device.leastFreeBytes)) },
     simulation: added(all('simulation')),
   };
 }
@@ -177,6 +195,10 @@ export class Telemetry {
       hostPlacesUsed: read(words.hostPlacesUsed),
       seeded: read(words.seeded),
       foreseen: read(words.foreseen),
+      evictedBytes: read(words.evictedBytes),
+      hostAdmissions: read(words.hostAdmissions),
+      hostAdmittedBytes: read(words.hostAdmittedBytes),
+      layerLoadBytes: read(words.layerLoadBytes),
     };
   }
 
@@ -192,6 +214,9 @@ export class Telemetry {
       uploadBytes: read(words.uploadBytes),
       uploadWaitNs: read(words.uploadWaitNs),
       directRefused: read(words.directRefused),
+      errors: read(words.errors),
+      uploads: read(words.uploads),
+      pinWaitNs: read(words.pinWaitNs),
     };
   }
 
@@ -235,6 +260,7 @@ export class Telemetry {
       experts: this.#experts(),
       files: this.#files(),
       pages: this.#pages(),
+      device: { leastFreeBytes: this.#read(deviceWords.leastFreeBytes) },
       simulation: this.#simulation(),
     };
   }

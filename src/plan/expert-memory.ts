@@ -23,6 +23,7 @@ export interface ExpertSizes {
   readonly slots: number;
   readonly slotBytes: number;
   readonly transitBytes: number;
+  readonly reserveBytes: number;
   readonly boundBy: string;
   readonly reasons: readonly PlanReason[];
 }
@@ -35,6 +36,8 @@ const prefillLayers = 2;
 interface Draft {
   readonly bytes: number;
   readonly transitBytes: number;
+  /** What is kept free. */
+  readonly reserveBytes?: number;
   readonly boundBy: string;
   /** Which of two bounds it is. */
   readonly binding?: string;
@@ -73,6 +76,8 @@ function automatic(parts: ModelParts, room: ExpertRoom, percent: number): Draft 
   return {
     bytes: Math.min(byShare, byReserve),
     transitBytes,
+    // One token's experts are placed even where only the reserve has room for them.
+    reserveBytes: transitBytes <= room.withinReserve ? room.reserve : 0,
     boundBy: sums,
     binding: byShare < byReserve ? `the ${percent} % bind` : 'what is free binds',
   };
@@ -221,6 +226,7 @@ export function planExpertCache(
     slots,
     slotBytes: slots * parts.slot,
     transitBytes: draft.transitBytes,
+    reserveBytes: draft.reserveBytes ?? 0,
     boundBy: [draft.boundBy, ...remarks].join('; '),
     reasons: draft.reasons ?? [],
   };
@@ -251,6 +257,7 @@ export function planHotExperts(
     slots,
     slotBytes: slots * parts.slot,
     transitBytes: 0,
+    reserveBytes: 0,
     boundBy: `${gib(left)} of GPU memory are left`,
     reasons: [],
   };

@@ -98,10 +98,11 @@ function memoryOf(
   { parts, request }: Situation,
   hostBytes: number,
 ): ExpertMemoryPlan {
-  const { slots, slotBytes, transitBytes, boundBy } = sizes;
+  const { slots, slotBytes, transitBytes, reserveBytes, boundBy } = sizes;
   return {
     slotBytes,
     transitBytes,
+    reserveBytes,
     hostBytes,
     policy: policyFor(parts, slots, request),
     slots,

@@ -208,6 +208,7 @@ export function planHost(
             experts: {
               slotBytes: cache.slotBytes,
               transitBytes: cache.transitBytes,
+              reserveBytes: cache.reserveBytes,
               hostBytes: 0,
               policy: policyFor(parts, cache.slots, request),
               slots: cache.slots,

@@ -176,6 +176,8 @@ export interface ExpertMemoryPlan {
   /** Pinned main memory for experts that GPU memory has no place for. */
   readonly hostBytes: number;
   readonly policy: ExpertPolicy;
+  /** Memory of the device that slots and transit leave free on purpose; 0 where somebody named the size. */
+  readonly reserveBytes: number;
   /** Experts that the slots hold. */
   readonly slots: number;
   /** Of the largest expert. */

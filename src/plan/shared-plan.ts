@@ -57,7 +57,8 @@ export function sharedPlan({ parts, reasons }: SplitPlan): LoadPlan {
       deviceBytes: gpus.reduce((bytes, { weights }) => bytes + weights.deviceBytes, 0),
       pinnedBytes: gpus.reduce((bytes, { weights }) => bytes + weights.pinnedBytes, 0),
       pinCopies: gpus.some(({ weights }) => weights.pinCopies),
-      ...(experts === undefined ? {} : { experts }),
+      // What each device keeps free says nothing about all of them.
+      ...(experts === undefined ? {} : { experts: { ...experts, reserveBytes: 0 } }),
       ...(fetchBytes === 0 ? {} : { fetchBytes }),
     },
     kv: {

@@ -12,6 +12,7 @@ export interface StatsLine {
   readonly experts?: Counters;
   readonly files?: Counters;
   readonly pages?: Counters;
+  readonly device?: Counters;
   readonly simulation?: Counters;
 }
 

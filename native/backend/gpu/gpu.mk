@@ -57,9 +57,10 @@ test-gpu-emulated: gpu-emulated ## run the GPU tests on the emulated card, with 
 # ---- CUDA -------------------------------------------------------------------------------------------
 
 NVCC ?= nvcc
-# Cards from Ampere on, as far as this nvcc knows them. Code of one sm_XY runs on later cards of the same X.
+# Cards from Ampere on, as far as this nvcc knows them. Code of one sm_XY runs on later cards of the same X. A file is compiled
+# for several of them at a time.
 CUDA_ARCH ?= $(filter sm_80 sm_86 sm_89 sm_90 sm_100 sm_120,$(shell $(NVCC) --list-gpu-code 2>/dev/null))
-CUDA_FLAGS = -std=c++20 -O3 -fmad=false --threads $(words $(CUDA_ARCH)) $(foreach arch,$(CUDA_ARCH),-gencode arch=$(arch:sm_%=compute_%),code=$(arch)) \
+CUDA_FLAGS = -std=c++20 -O3 -fmad=false --threads $(JOBS) $(foreach arch,$(CUDA_ARCH),-gencode arch=$(arch:sm_%=compute_%),code=$(arch)) \
              -DDS4_GPU_ARCHITECTURES='"$(CUDA_ARCH)"' -Inative -Itest/native \
              -Xcompiler -fPIC,-fvisibility=hidden,-ffp-contract=off,-pthread,-Wall,-Wextra
 CUDA_OBJECTS := $(GPU_SOURCES:%=build/cuda/%.o)

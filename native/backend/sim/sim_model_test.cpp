@@ -48,6 +48,8 @@ TEST("a model gives the same logits on simulated devices of both kinds, resident
                 model::Session session(tiny.open({.plan = {.placement = placement, .upload = {.compare = true}}, .replace = own}),
                                        kRoomy);
                 CHECK(ds4::test::same_bits(run(session, tokens, 50), want));
+                const uint64_t least_free = tiny.telemetry->get(DS4_WORD_DEVICE_LEAST_FREE_BYTES);
+                CHECK(least_free > 0 && least_free < roomy_machine(kind).vram_bytes);
             }
             CHECK((simulated.word(DS4_WORD_SIM_MAPPED_READ_BYTES) > 0) == (placement == WeightPlacement::mapped_experts));
             CHECK(simulated.word(DS4_WORD_SIM_PEAK_BYTES) > 0);

@@ -183,7 +183,7 @@ async function runBench(run: Run, bench: BenchSettings): Promise<number> {
       bar.end();
     }
     await model.saveExpertProfile();
-    sayStats(run, () => model.engine.telemetry());
+    sayStats(run, model);
     const facts = machineFacts(model, run.environment.libraryDirectory);
     if (bench.json !== undefined) {
       const { info } = model.engine;

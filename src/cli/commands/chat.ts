@@ -235,7 +235,7 @@ export async function chat(run: Run): Promise<number> {
       lines.abort();
     }
   } finally {
-    sayStats(run, () => model.engine.telemetry());
+    sayStats(run, model);
     await model.close();
   }
 }

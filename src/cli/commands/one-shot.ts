@@ -54,7 +54,7 @@ export async function oneShot(run: Run, source: PromptSource): Promise<number> {
     await model.saveExpertProfile();
     return run.stop.status ?? 0;
   } finally {
-    sayStats(run, () => model.engine.telemetry());
+    sayStats(run, model);
     await model.close();
   }
 }

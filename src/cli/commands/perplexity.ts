@@ -55,7 +55,7 @@ export async function perplexity(run: Run, file: string): Promise<number> {
     await model.saveExpertProfile();
     return 0;
   } finally {
-    sayStats(run, () => model.engine.telemetry());
+    sayStats(run, model);
     await model.close();
   }
 }

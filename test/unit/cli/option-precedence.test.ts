@@ -149,9 +149,10 @@ it('--stats-json wins over the variables that ask for --stats', () => {
   };
   const run = runOf('--stats-json', { DS4_ROCM_STREAM_CACHE_STATS: '' });
   const empty = new Proxy({}, { get: () => 0 });
-  const snapshot = { tokensDone: 1, evals: 1, experts: empty, files: empty, pages: empty };
+  const groups = { experts: empty, files: empty, pages: empty, device: empty, simulation: empty };
+  const engine = { telemetry: () => ({ tokensDone: 1, evals: 1, ...groups }) as never };
 
-  sayStats({ ...run, terminal } as never, () => ({ ...snapshot, simulation: empty }) as never);
+  sayStats({ ...run, terminal } as never, { engine, plan: { weights: {} } });
 
   expect(said).toHaveLength(1);
   expect(said[0]).toMatch(/^json \{/);

@@ -8,7 +8,7 @@ import { Terminal } from '../../../src/cli/terminal.js';
 import type { TelemetrySnapshot } from '../../../src/engine/index.js';
 
 type Changes = {
-  readonly [Group in 'experts' | 'files' | 'pages' | 'simulation']?: Partial<
+  readonly [Group in 'experts' | 'files' | 'pages' | 'device' | 'simulation']?: Partial<
     TelemetrySnapshot[Group]
   >;
 };
@@ -40,6 +40,10 @@ function snapshot(changes: Changes = {}): TelemetrySnapshot {
       hostPlacesUsed: 0,
       seeded: 0,
       foreseen: 0,
+      evictedBytes: 0,
+      hostAdmissions: 0,
+      hostAdmittedBytes: 0,
+      layerLoadBytes: 0,
       ...changes.experts,
     },
     files: {
@@ -52,9 +56,13 @@ function snapshot(changes: Changes = {}): TelemetrySnapshot {
       uploadBytes: 0,
       uploadWaitNs: 0,
       directRefused: 0,
+      errors: 0,
+      uploads: 0,
+      pinWaitNs: 0,
       ...changes.files,
     },
     pages: { loads: 0, hits: 0, prefetched: 0, late: 0, bytes: 0, ...changes.pages },
+    device: { leastFreeBytes: 0, ...changes.device },
     simulation: {
       toDeviceBytes: 0,
       fromDeviceBytes: 0,
@@ -85,6 +93,13 @@ const streamed = snapshot({
   files: { reads: 50, readBytes: 20 * 2 ** 20, readNs: 1e9 },
 });
 
+/** The table with its columns apart. */
+function rows(changes: Changes, reserveBytes?: number): string[] {
+  return statsLines(snapshot(changes), reserveBytes).map((line) =>
+    line.trim().replace(/ {2,}/g, ' | '),
+  );
+}
+
 describe('the table of counters', () => {
   it('has only what is not zero, with shares, bytes a token and rates', () => {
     const lines = statsLines(streamed).map((line) => line.replace(/ {2,}/g, ' | '));
@@ -106,8 +121,6 @@ describe('the table of counters', () => {
 
   it('says what of the file went past the page cache, what through it, and which files had to', () => {
     const files = { reads: 3, readBytes: 5 * 2 ** 20, directBytes: 2 ** 20, directRefused: 2 };
-    const rows = (changes: Changes): string[] =>
-      statsLines(snapshot(changes)).map((line) => line.trim().replace(/ {2,}/g, ' | '));
 
     expect(rows({ files })).toEqual(
       expect.arrayContaining([
@@ -120,6 +133,47 @@ describe('the table of counters', () => {
     expect(rows({ files: { ...files, directBytes: 5 * 2 ** 20 } }).join()).not.toContain(
       'through the page',
     );
+  });
+
+  it('says of what left a place, got one or was read as a whole how many bytes that was', () => {
+    const experts = {
+      evictions: 3,
+      evictedBytes: 3 * 2 ** 20,
+      hostAdmissions: 2,
+      hostAdmittedBytes: 2 * 2 ** 20,
+      layerLoads: 1,
+      layerLoadBytes: 5 * 2 ** 20,
+    };
+
+    expect(rows({ experts }).slice(2)).toEqual([
+      'layers wanted as a whole | 1 | 5.00 MiB',
+      'evictions | 3 | 3.00 MiB',
+      'places given in main memory | 2 | 2.00 MiB',
+    ]);
+  });
+
+  it('says which reads failed, how many copies there were and what was waited for, if that shows', () => {
+    const files = { errors: 1, uploads: 9, uploadWaitNs: 2e9, pinWaitNs: 25e8 };
+
+    expect(rows({ files }).slice(2)).toEqual([
+      'reads that failed | 1',
+      'copies | 9',
+      'waited for uploads | 2.000 s',
+      'waited for pinned buffers | 2.500 s | all threads together',
+    ]);
+    expect(rows({ files: { pinWaitNs: 400_000 } }).slice(2)).toEqual([]);
+  });
+
+  it('says how much GPU memory was free at least, and when that is less than the plan keeps free', () => {
+    const device = { leastFreeBytes: 3 * 2 ** 30 };
+    const free = 'least free GPU memory | 3.00 GiB';
+
+    expect(rows({ device }).slice(2)).toEqual([free]);
+    expect(rows({ device }, 3 * 2 ** 30).slice(2)).toEqual([free]);
+    expect(rows({ device }, 4 * 2 ** 30).slice(2)).toEqual([
+      `${free} | below the 4.00 GiB that the plan keeps free`,
+    ]);
+    expect(rows({}, 4 * 2 ** 30).slice(2)).toEqual([]);
   });
 
   it('says how far it went when there was nothing else to count', () => {
@@ -146,6 +200,19 @@ describe('the counters as JSON', () => {
       experts: { ...streamed.experts, hitRate: 0.75 },
       files: streamed.files,
     });
+  });
+});
+
+describe('the free memory of the device as JSON', () => {
+  const device = { leastFreeBytes: 5 };
+
+  it('has what the plan keeps free beside it, if there is such a plan', () => {
+    expect(JSON.parse(statsJson(snapshot({ device })))).toMatchObject({ device });
+    expect(JSON.parse(statsJson(snapshot({ device })))).not.toHaveProperty('device.reserveBytes');
+    expect(JSON.parse(statsJson(snapshot({ device }), 7))).toMatchObject({
+      device: { leastFreeBytes: 5, reserveBytes: 7 },
+    });
+    expect(JSON.parse(statsJson(snapshot(), 7))).not.toHaveProperty('device');
   });
 });
 
@@ -211,10 +278,14 @@ describe('the progress of a prompt', () => {
 });
 
 describe('the end of a run', () => {
-  function said(stats: 'text' | 'json' | undefined, variables: Record<string, string>): string {
+  function said(
+    stats: 'text' | 'json' | undefined,
+    variables: Record<string, string>,
+    counted = { engine: { telemetry: () => streamed }, plan: { weights: {} } },
+  ): string {
     const { terminal, written } = recorded(true);
     const settings = { ...defaultSettings(), stats };
-    sayStats({ settings, environment: readEnvironment(variables), terminal }, () => streamed);
+    sayStats({ settings, environment: readEnvironment(variables), terminal }, counted);
     return written();
   }
   const wanted = { DS4_ROCM_STREAM_CACHE_STATS: '' };
@@ -228,6 +299,14 @@ describe('the end of a run', () => {
       statsLines(streamed).map((line) => `ds4: ${line}`),
     );
     expect(said(undefined, wanted)).toBe(said('text', {}));
+  });
+
+  it('knows from the plan what is to be kept free', () => {
+    const telemetry = (): TelemetrySnapshot => snapshot({ device: { leastFreeBytes: 1024 } });
+    const plan = { weights: { experts: { reserveBytes: 2048 } } };
+
+    expect(said('text', {}, { engine: { telemetry }, plan })).toContain('below the 2.00 KiB');
+    expect(said('json', {}, { engine: { telemetry }, plan })).toContain('"reserveBytes":2048');
   });
 
   it('prints JSON alone on its line, and the option wins over the variable', () => {

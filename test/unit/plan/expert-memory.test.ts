@@ -36,6 +36,7 @@ describe('an automatic cache', () => {
     const other = planned.weights.deviceBytes + planned.kv.bytes + planned.bufferBytes;
     expect(free - other).toBeGreaterThanOrEqual(planned.device.freeBytes / 3);
     expect(memory.boundBy).toMatch(/15\.99 GiB in reserve; what is free binds/);
+    expect(memory.reserveBytes).toBeCloseTo(planned.device.freeBytes / 3, -1);
     expect(experts({ reserveGib: 4.5 }).memory.slots).toBeGreaterThan(memory.slots);
   });
 
@@ -51,6 +52,8 @@ describe('an automatic cache', () => {
     expect(planned.weights.experts).toMatchObject({ slots: 0, slotBytes: 0 });
     expect(planned.weights.experts!.transitBytes).toBeGreaterThanOrEqual(6 * unit);
     expect(texts(planned, 'headline')).toMatch(/no expert is kept/);
+    // One token's experts are in what was to stay free.
+    expect(planned.weights.experts).toMatchObject({ reserveBytes: 0 });
   });
 });
 
