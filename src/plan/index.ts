@@ -10,7 +10,6 @@ export { planLoad, planSession } from './load-plan.js';
 export { planSplit, planSplitSession } from './split-plan.js';
 export { sharedPlan } from './shared-plan.js';
 export type { TensorPart } from './model-parts.js';
-export type { NamedVariable } from './variables.js';
 export { placesOf } from './places.js';
 export type { Place, PlacedTensors } from './places.js';
 export { deviceBytesOf, hostBytesOf, OversizeError, PlanError } from './plan.js';
@@ -26,6 +25,7 @@ export type {
   HostPlan,
   LoadPlan,
   MachineFacts,
+  NamedVariable,
   PlanFailure,
   PlanPart,
   PlanReason,

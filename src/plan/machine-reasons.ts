@@ -1,6 +1,5 @@
 import { gib } from './plan.js';
 import type { MachineFacts, PlanReason } from './plan.js';
-import { ramDiskReasons } from './ram-disk.js';
 
 export function usedMemoryReasons({
   simulatedUsedBytes,
@@ -16,6 +15,17 @@ export function usedMemoryReasons({
             `${gib(memoryAvailable)} are left`,
         },
       ];
+}
+
+export function ramDiskReasons({ isFileInRamDisk = false }: MachineFacts): PlanReason[] {
+  return isFileInRamDisk
+    ? [
+        {
+          kind: 'note',
+          text: 'the model file is in a RAM disk: where it is used in place it takes no more main memory, only copies of it do',
+        },
+      ]
+    : [];
 }
 
 /** What is unusual about the machine, as far as it is not a GPU's. */

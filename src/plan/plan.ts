@@ -1,6 +1,5 @@
 import { Ds4Error, ExitCode } from '../error/index.js';
-import { pinnedBytesOf } from './ram-disk.js';
-import type { NamedVariable } from './variables.js';
+import { pinnedCost } from './ram-disk.js';
 
 /** Bytes per second between the places of a machine. */
 export interface Rates {
@@ -107,6 +106,15 @@ export type ExpertPolicy = 'lru' | 'lfru';
 export type ExpertCacheRequest =
   | { readonly kind: 'experts'; readonly count: number }
   | { readonly kind: 'gib'; readonly gib: number };
+
+/** An environment variable that is set. */
+export interface NamedVariable {
+  readonly name: string;
+  /** What it is for: something that a plan may be without. `q8Copies`: something that no plan has. */
+  readonly about: 'q8Copies' | 'session' | 'gpu' | 'gpuStreaming' | 'streaming' | 'fetching';
+  /** The option that says the same and wins. */
+  readonly overriddenBy?: string | undefined;
+}
 
 export interface ExpertRequest {
   /** `--ssd-streaming`: read experts from the file when they are needed, whatever fits. */
@@ -307,6 +315,11 @@ export function gib(bytes: number): string {
 export function deviceBytesOf({ weights, kv, bufferBytes }: GpuPlan): number {
   const { slotBytes = 0, transitBytes = 0 } = weights.experts ?? {};
   return weights.deviceBytes + slotBytes + transitBytes + kv.bytes + bufferBytes;
+}
+
+/** What of a plan's pinned weights takes main memory. */
+export function pinnedBytesOf({ weights }: Pick<GpuPlan, 'weights'>): number {
+  return pinnedCost(weights, weights.pinnedBytes, weights.pinCopies);
 }
 
 /** Main memory that a plan pins or takes; not the file's mapping where nobody pins it, or where it is in a RAM disk. */

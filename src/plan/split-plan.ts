@@ -5,7 +5,7 @@ import { hiddenStateBytes } from './hidden-states.js';
 import { planHost } from './host-plan.js';
 import { usedMemoryReasons } from './machine-reasons.js';
 import { sliceOf } from './model-parts.js';
-import { deviceBytesOf, gib, PlanError } from './plan.js';
+import { deviceBytesOf, gib, pinnedBytesOf, PlanError } from './plan.js';
 import type {
   GpuFacts,
   LoadPlan,
@@ -15,7 +15,6 @@ import type {
   PlanRequest,
   SplitPlan,
 } from './plan.js';
-import { pinnedBytesOf } from './ram-disk.js';
 import { Sessions } from './sessions.js';
 import { leastBytes, shareLayers } from './split-layers.js';
 import { variableReasons } from './variables.js';

@@ -1,13 +1,4 @@
-import type { PlanReason } from './plan.js';
-
-/** An environment variable that is set. */
-export interface NamedVariable {
-  readonly name: string;
-  /** What it is for: something that a plan may be without. `q8Copies`: something that no plan has. */
-  readonly about: 'q8Copies' | 'session' | 'gpu' | 'gpuStreaming' | 'streaming' | 'fetching';
-  /** The option that says the same and wins. */
-  readonly overriddenBy?: string | undefined;
-}
+import type { NamedVariable, PlanReason } from './plan.js';
 
 /** What of a plan variables may be for. */
 interface Uses {
