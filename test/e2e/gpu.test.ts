@@ -162,22 +162,23 @@ describe.skipIf(!hasEmulated)('on an emulated card', { timeout: patienceMs }, ()
     },
   );
 
+  // The patience is far beyond what the emulated card needs for a step on a busy machine: it is the stop that must be found.
   it.each([
     ['its model is copied', 20],
-    ['it evaluates', 1000],
+    ['it evaluates', 300],
   ])('that stops answering while %s is one sentence and status 1', async (_, works) => {
     const script = folder.file(
       'stop.mjs',
       `import koffi from ${JSON.stringify(import.meta.resolve('koffi'))};
        koffi.load(${JSON.stringify(`${emulated}/libds4-cuda.so`)})
-         .func('void _ZN3ds48emulated4hangEmj(uint64_t, uint32_t)')(${works}, 1500);`,
+         .func('void _ZN3ds48emulated4hangEmj(uint64_t, uint32_t)')(${works}, 10000);`,
     );
 
     const { stdout, stderr, status, signal } = await ask(['-q'], emulated, {
       NODE_OPTIONS: `--import=${script}`,
     });
 
-    expect(stderr).toMatch(/^ds4: .*device 0 has not answered for 2 s and counts as lost; .*\n$/);
+    expect(stderr).toMatch(/^ds4: .*device 0 has not answered for 10 s and counts as lost; .*\n$/);
     expect(expected.startsWith(stdout.trimEnd())).toBe(true);
     expect(signal).toBeNull();
     expect(status).toBe(1);
