@@ -191,7 +191,7 @@ export class Engine implements ModelEngine {
       const model = this.#loaded();
       return NativeSession.open(
         {
-          library: this.#library,
+          native: this.#library,
           shape: this.description.shape,
           calls: this.#calls,
           onClose: (session) => {

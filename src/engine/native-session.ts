@@ -16,7 +16,7 @@ const usualCandidates = 1024;
 
 /** What a session needs of its engine. */
 export interface SessionOwner {
-  readonly library: Library;
+  readonly native: Library;
   readonly shape: ModelShape;
   readonly calls: CallQueue;
   readonly onClose: (session: NativeSession) => void;
@@ -68,7 +68,7 @@ export class NativeSession implements EngineSession {
       args.setU64('context', options.context);
       args.setU32('checkpoint_count', options.checkpoints ?? 4);
       const out = arena.take(8);
-      const status = await owner.library.sessionOpen(
+      const status = await owner.native.sessionOpen(
         model,
         args.address,
         arena.address(out),
@@ -103,7 +103,7 @@ export class NativeSession implements EngineSession {
       const sizes = new Struct(arena, 'ds4_session_sizes');
       error.check(
         'ds4_session_measure',
-        this.#owner.library.sessionMeasure(this.#live(), sizes.address, error.address),
+        this.#owner.native.sessionMeasure(this.#live(), sizes.address, error.address),
       );
       return {
         kvBytes: sizes.u64('kv_bytes'),
@@ -143,7 +143,7 @@ export class NativeSession implements EngineSession {
       args.setU64('candidate_id', ids.arena.address(ids.offset));
       args.setU64('candidate_logit', logits.arena.address(logits.offset));
 
-      const status = await this.#owner.library.eval(
+      const status = await this.#owner.native.eval(
         handle,
         args.address,
         this.#result.address,
@@ -169,14 +169,14 @@ export class NativeSession implements EngineSession {
 
   checkpoint(): Promise<void> {
     return this.#owner.calls.run(async () => {
-      const status = await this.#owner.library.checkpoint(this.#live(), this.#error.address);
+      const status = await this.#owner.native.checkpoint(this.#live(), this.#error.address);
       this.#error.check('ds4_checkpoint', status);
     });
   }
 
   rewind(position: number): Promise<number> {
     return this.#owner.calls.run(async () => {
-      const status = await this.#owner.library.rewind(
+      const status = await this.#owner.native.rewind(
         this.#live(),
         position,
         this.#arena.address(this.#reached),
@@ -191,7 +191,7 @@ export class NativeSession implements EngineSession {
   close(): Promise<void> {
     return this.#owner.calls.run(() => {
       if (this.#handle !== undefined) {
-        this.#owner.library.sessionClose(this.#handle);
+        this.#owner.native.sessionClose(this.#handle);
         this.#handle = undefined;
         this.#arena.free();
         this.#owner.onClose(this);

@@ -163,7 +163,7 @@ export class HeaderReader {
     return this.#buffer.subarray(at, at + count);
   }
 
-  skip(count: number, what: string): void {
+  passOver(count: number, what: string): void {
     this.#advance(count, what);
   }
 

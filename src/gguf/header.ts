@@ -171,7 +171,7 @@ function parseArray(reader: HeaderReader, shown: string): MetadataValue {
   switch (element) {
     case booleanType: {
       const count = reader.count(1, what);
-      reader.skip(count, what);
+      reader.passOver(count, what);
       return { kind: 'booleans', count };
     }
     case stringType: {
@@ -201,13 +201,13 @@ function skipArrays(reader: HeaderReader, shown: string, what: string, depth: nu
     const element = reader.u32(what);
     const valueBytes = element === booleanType ? 1 : numberTypes.get(element)?.bytes;
     if (valueBytes !== undefined) {
-      reader.skip(reader.count(valueBytes, what) * valueBytes, what);
+      reader.passOver(reader.count(valueBytes, what) * valueBytes, what);
     } else if (element === arrayType) {
       skipArrays(reader, shown, what, depth + 1);
     } else if (element === stringType) {
       const strings = reader.count(8, what);
       for (let string = 0; string < strings; string += 1) {
-        reader.skip(reader.count(1, what), what);
+        reader.passOver(reader.count(1, what), what);
       }
     } else {
       throw reader.failure(`${shown} has arrays of the unknown value type ${element}`);

@@ -91,7 +91,7 @@ test.each([
   const { machine } = JSON.parse(readFileSync(json, 'utf8')) as {
     machine: Record<string, string | number>;
   };
-  const library = readFileSync(String(machine['library']));
+  const library = readFileSync(String(machine['libraryFile']));
   expect(machine).toMatchObject({
     backend,
     kernel: version(),
@@ -107,7 +107,7 @@ test.each([
   }
   expect(machine['threads']).toBeGreaterThan(0);
   expect(machine['deviceMemoryBytes']).toBe(memory);
-  expect(machine['library']).toContain(`libds4-${backend}.so`);
+  expect(machine['libraryFile']).toContain(`libds4-${backend}.so`);
 });
 
 test('what cannot be measured is said, with the status of the C program', async () => {

@@ -28,7 +28,7 @@ export interface Machine {
   readonly node: string;
   readonly ds4: string;
   readonly nativeInterface: number;
-  readonly library?: string;
+  readonly libraryFile?: string;
   readonly libraryBytes?: number;
   /** Says whether two runs had the same build. */
   readonly librarySha256?: string;
@@ -62,7 +62,7 @@ export function runtimeVersion(backend: BackendName, rocm: string): string | und
   return backend === 'rocm' ? textOf(join(rocm, '.info/version')) : undefined;
 }
 
-type LibraryFacts = Pick<Machine, 'library' | 'libraryBytes' | 'librarySha256'>;
+type LibraryFacts = Pick<Machine, 'libraryFile' | 'libraryBytes' | 'librarySha256'>;
 
 function libraryFacts(path: string | undefined): LibraryFacts {
   if (path === undefined) {
@@ -71,10 +71,10 @@ function libraryFacts(path: string | undefined): LibraryFacts {
   try {
     const bytes = readFileSync(path);
     const librarySha256 = createHash('sha256').update(bytes).digest('hex');
-    return { library: path, libraryBytes: bytes.length, librarySha256 };
+    return { libraryFile: path, libraryBytes: bytes.length, librarySha256 };
   } catch {
     // Replaced or removed since it was loaded: what runs is not what lies there.
-    return { library: path };
+    return { libraryFile: path };
   }
 }
 
